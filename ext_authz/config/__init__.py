@@ -1,0 +1,1 @@
+"""From a YAML file to `Settings`: strict, everything wrong reported at once."""

@@ -1,0 +1,1 @@
+"""From settings to the configuration of the proxies in front of us."""

@@ -1,0 +1,1 @@
+"""PURE: what a request asks for and what it will cost."""

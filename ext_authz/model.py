@@ -1,0 +1,195 @@
+"""The vocabulary: frozen values that every room speaks, and nothing that acts.
+
+PURE. Times are seconds, sizes bytes or tokens, as each name says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """What happens to a request."""
+
+    ADMIT = "admit"
+    DEMOTE = "demote"
+    REJECT = "reject"
+
+
+class Reason(StrEnum):
+    """Why. The only vocabulary of metric labels, answers and the journal."""
+
+    # admitted
+    HEADROOM = "headroom"
+    IDLE_ENDPOINT = "idle_endpoint"
+    PREFLIGHT = "preflight"
+    DISABLED = "disabled"
+    TELEMETRY_FALLBACK = "telemetry_fallback"
+    # refused for what the caller is or asks
+    UNKNOWN_KEY = "unknown_key"
+    MODEL_NOT_ALLOWED = "model_not_allowed"
+    UNKNOWN_MODEL = "unknown_model"
+    TOO_LARGE = "too_large"
+    # refused by the tenant's own limits
+    REQUEST_RATE = "request_rate"
+    TOKEN_RATE = "token_rate"
+    TENANT_CONCURRENCY = "tenant_concurrency"
+    TYPE_CONCURRENCY = "type_concurrency"
+    # refused or demoted because others need the capacity too
+    SLO_UNREACHABLE = "slo_unreachable"
+    AT_CAPACITY = "at_capacity"
+    OVER_SHARE = "over_share"
+    RESERVED = "reserved"
+    KV_MEMORY = "kv_memory"
+    # nothing can serve
+    NO_ENDPOINT = "no_endpoint"
+    TELEMETRY_LOST = "telemetry_lost"
+    # our own faults
+    MALFORMED_CHECK = "malformed_check"
+    OVERLOADED = "overloaded"
+    INTERNAL = "internal"
+
+
+class Api(StrEnum):
+    """The API a caller speaks, which decides the shape of an error body."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    KSERVE = "kserve"
+    GRPC = "grpc"
+    OTHER = "other"
+
+
+class Operation(StrEnum):
+    """What a request asks of a model."""
+
+    CHAT = "chat"
+    COMPLETION = "completion"
+    EMBEDDING = "embedding"
+    INFER = "infer"
+    OPAQUE = "opaque"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpCall:
+    """The HTTP request a Check describes.
+
+    `headers` has lower-case names; a header sent several times is joined by ",". `path` is raw,
+    query included. `body` is what Envoy buffered, perhaps only the beginning; `body_bytes` is
+    the size of the whole body as far as anybody knows, -1 when nobody does.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    body_bytes: int
+    partial: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceRequest:
+    """What a call asks for, measured but not yet priced.
+
+    `text_bytes` is UTF-8 text to be tokenised, `token_ids` tokens given as numbers, `images`
+    pictures; `sequences` counts prompts x n (at least 1). `output_cap_tokens` is the largest
+    explicit cap for ONE sequence, or None. `partial` means the body was cut and what lies beyond
+    was scaled from its size. `opaque` means the shape was not understood: price conservatively.
+    """
+
+    api: Api
+    operation: Operation
+    path: str
+    model: str | None
+    text_bytes: int
+    token_ids: int = 0
+    images: int = 0
+    sequences: int = 1
+    prompts: int = 1
+    output_cap_tokens: int | None = None
+    stream: bool = False
+    partial: bool = False
+    opaque: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkEstimate:
+    """What a request is expected to cost, all its sequences together."""
+
+    prompt_tokens: int
+    output_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and output: the charge against token limits, and the KV cells it may fill."""
+        return self.prompt_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class RetryHint:
+    """When to come back: `after_s` in all, of which `jitter_s` was drawn by chance."""
+
+    after_s: float
+    jitter_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """A limit as a client may read it: `limit` per `window_s`, what is left, when it refills."""
+
+    name: str
+    limit: float
+    window_s: float
+    remaining: float
+    reset_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The numbers a decision was taken on: enough to explain it later. Unknown is None."""
+
+    in_flight: float
+    slots: int
+    wait_s: float | None
+    execution_s: float | None
+    budget_s: float | None
+    tenant_in_flight: int
+    tenant_limit: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer to one request.
+
+    `verdict` is what happens; `would_be` the verdict enforcement would have given (they differ
+    only in shadow mode). `endpoint` and `reservation_id` are set exactly when work was admitted
+    to a pool.
+    """
+
+    verdict: Verdict
+    reason: Reason
+    would_be: Verdict
+    tenant: str | None = None
+    type: str | None = None
+    model: str | None = None
+    pool: str | None = None
+    endpoint: str | None = None
+    reservation_id: str | None = None
+    estimate: WorkEstimate | None = None
+    retry: RetryHint | None = None
+    limit: LimitState | None = None
+    evidence: Evidence | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an admitted request ended, as the access log tells it. `duration_s` is end to end."""
+
+    reservation_id: str
+    status: int
+    duration_s: float
+    upstream: str | None
+    client_left: bool = False
+    upstream_reset: bool = False

@@ -1,0 +1,215 @@
+"""What a configuration means once compiled: the frozen values every room is given.
+
+PURE. Times are seconds, sizes bytes or tokens, as each name says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+
+class PriorityClass(IntEnum):
+    """Order of precedence when there is not enough for all."""
+
+    LOW = 0
+    MEDIUM = 1
+    HIGH = 2
+
+
+class FallbackAction(StrEnum):
+    """What to do when a pool's telemetry is lost; always under the own-in-flight cap."""
+
+    ADMIT_ALL = "admit_all"
+    DEMOTE_LOW_PRIORITY = "demote_low_priority"
+    REJECT_LOW_PRIORITY = "reject_low_priority"
+    REJECT_ALL = "reject_all"
+
+
+@dataclass(frozen=True, slots=True)
+class CostRules:
+    """Prices before anything is learned.
+
+    `bytes_per_token` 4: natural text lies between 2.0 and 6.1 UTF-8 bytes a token over common
+    tokenisers and languages.
+    """
+
+    bytes_per_token: float = 4.0
+    image_tokens: int = 1000
+    default_output_tokens: int = 256
+    opaque_tokens: int = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """A latency promise; any of the three. Seconds."""
+
+    e2e_s: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestType:
+    """A kind of work: its weight multiplies the tenant's."""
+
+    name: str
+    weight: float
+    priority: PriorityClass
+    max_concurrent: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TenantLimits:
+    """Explicit limits of one tenant; None is unlimited. Bursts are bucket sizes."""
+
+    requests_per_second: float | None = None
+    request_burst: float = 1.0
+    tokens_per_minute: float | None = None
+    token_burst: float = 1.0
+    max_concurrent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Who asks. `types[0]` is the default type; a client header chooses only among `types`.
+
+    `models` None allows every configured model.
+    """
+
+    name: str
+    weight: float
+    types: tuple[str, ...]
+    models: frozenset[str] | None = None
+    default_model: str | None = None
+    may_demote: bool = True
+    limits: TenantLimits = TenantLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One model server. `address` is host:port, the name Envoy, the ledger and telemetry share.
+
+    `max_concurrency` is the slots: requests it runs at once before they queue inside it.
+    `device` names the card, so that endpoints that share one can be told.
+    """
+
+    address: str
+    url: str
+    max_concurrency: int
+    device: str
+    region: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Servers of the same models. `models` empty serves any name."""
+
+    name: str
+    engine: str
+    endpoints: tuple[Endpoint, ...]
+    models: frozenset[str]
+    demote_to: str | None
+    stale_after_s: float
+    kv_guard_ratio: float
+
+    @property
+    def slots(self) -> int:
+        """Requests the whole pool runs at once."""
+        return sum(endpoint.max_concurrency for endpoint in self.endpoints)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRule:
+    """First match wins; a None field matches everything. `path` may end in `*`."""
+
+    type: str
+    path: str | None = None
+    model: str | None = None
+    tenant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRules:
+    """Bounds of the hint a refused client gets: never under a true wait, never over `cap_s`."""
+
+    cap_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionSettings:
+    """All the pure core needs to decide.
+
+    `path_slos` keys are exact paths, or prefixes that end in `*`. `reserve_ratio` is the part of
+    each pool's slots that only the high class may fill. `lease_s` ends a reservation whose
+    outcome never arrives.
+    """
+
+    enabled: bool
+    enforce: bool
+    margin_s: float
+    fallback: FallbackAction
+    default_slo: Slo
+    path_slos: Mapping[str, Slo]
+    types: Mapping[str, RequestType]
+    type_rules: tuple[TypeRule, ...]
+    type_header: str
+    deadline_header: str | None
+    reserve_ratio: float
+    pools: Mapping[str, Pool]
+    tenants: Mapping[str, Tenant]
+    cost: CostRules
+    retry: RetryRules
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSettings:
+    """What Envoy itself enforces and how it calls us. `failure_mode_allow` is Envoy's word for
+    letting requests through when no answer comes."""
+
+    listen: str
+    requests_per_second: float
+    burst: int
+    max_keys: int
+    keyless_requests_per_second: float
+    max_body_bytes: int
+    failure_mode_allow: bool
+    check_timeout_s: float
+    access_log_flush_s: float
+    access_log_periodic_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Our own listeners. `key_headers` is the order in which a key is looked for."""
+
+    grpc_listen: str
+    admin_listen: str
+    key_headers: tuple[str, ...]
+    drain_s: float
+    max_message_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetrySettings:
+    """Where gauges come from. `source` is the configured kind, built or not."""
+
+    source: str
+    interval_s: float
+    timeout_s: float
+    max_page_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One compiled configuration. `keys` maps SHA-256 digests to tenant names; `fingerprint` is
+    the SHA-256 of the files it came from."""
+
+    admission: AdmissionSettings
+    edge: EdgeSettings
+    server: ServerSettings
+    telemetry: TelemetrySettings
+    keys: Mapping[bytes, str]
+    fingerprint: str
