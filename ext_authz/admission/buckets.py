@@ -1,0 +1,52 @@
+"""Token buckets on monotonic time: the explicit rates of a tenant.
+
+PURE. A bucket never goes below zero, never above its burst, and an out-of-order `now` creates
+nothing. Looking and taking are apart, so that several limits can be charged all or none.
+"""
+
+from __future__ import annotations
+
+
+class TokenBucket:
+    """`rate_per_s` units come back each second, up to `burst` units."""
+
+    __slots__ = ("_level", "_updated_s", "burst", "rate_per_s")
+
+    def __init__(self, rate_per_s: float, burst: float, now: float) -> None:
+        """A full bucket."""
+        self.rate_per_s = rate_per_s
+        self.burst = burst
+        self._level = burst
+        self._updated_s = now
+
+    def level(self, now: float) -> float:
+        """Units that may be taken at `now`."""
+        elapsed_s = now - self._updated_s
+        if elapsed_s > 0.0:
+            self._level = min(self.burst, self._level + elapsed_s * self.rate_per_s)
+            self._updated_s = now
+        return self._level
+
+    def charge_for(self, cost: float) -> float:
+        """What a piece of work of `cost` is charged: never more than the burst.
+
+        Work larger than the whole bucket would otherwise be refused for ever; it waits for a
+        full bucket and empties it.
+        """
+        return min(cost, self.burst)
+
+    def wait_s(self, cost: float, now: float) -> float:
+        """Seconds until `cost` can be charged; 0 when it can be now."""
+        missing = self.charge_for(cost) - self.level(now)
+        return missing / self.rate_per_s if missing > 0.0 else 0.0
+
+    def take(self, cost: float, now: float) -> None:
+        """Charge `cost`, for which `wait_s` was 0 at this `now`."""
+        self._level = max(0.0, self.level(now) - self.charge_for(cost))
+
+    def reconfigure(self, rate_per_s: float, burst: float, now: float) -> None:
+        """New numbers, same level: a reload neither refills nor drains."""
+        level = self.level(now)
+        self.rate_per_s = rate_per_s
+        self.burst = burst
+        self._level = min(level, burst)

@@ -1,0 +1,274 @@
+"""The one state machine: arrive, settle, renew, cancel, observe, reconfigure, tick.
+
+PURE. Every method takes `now` in monotonic seconds. Policies look, then the controller changes
+state once, at the end: a refusal consumes nothing and no undo path exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from ext_authz.admission.endpoints import EndpointState
+from ext_authz.admission.ledger import Ledger, Reservation
+from ext_authz.admission.policies import POLICIES, may_try_next
+from ext_authz.admission.retry_after import hint
+from ext_authz.admission.selection import Choice, admits_blind, choose, choose_blind
+from ext_authz.admission.tenant_limits import Breach, TenantLimitBook
+from ext_authz.admission.view import Ask, PoolState, View
+from ext_authz.estimation.latency import wait_s
+from ext_authz.model import Decision, LimitState, Outcome, Reason, RetryHint, Verdict
+from ext_authz.settings import AdmissionSettings, FallbackAction
+from ext_authz.snapshot import EndpointSample
+
+# Stands in for the mean execution in a retry hint while nothing has finished yet.
+UNKNOWN_EXECUTION_S = 1.0
+
+
+class Controller:
+    """Decides for one process. Everything it holds is bounded by configuration and slots."""
+
+    def __init__(self, settings: AdmissionSettings, rng: Random, now: float) -> None:
+        self.settings = settings
+        self.ledger = Ledger()
+        self.expired_total = 0
+        self._rng = rng
+        self._limits = TenantLimitBook(settings.tenants, now)
+        self._endpoints: dict[str, EndpointState] = {}
+        self._pools: dict[str, PoolState] = {}
+        self._build(settings)
+
+    # -- events ---------------------------------------------------------------------------
+
+    def arrive(self, ask: Ask, now: float) -> Decision:
+        """Decide one request and book it if it is let in."""
+        self.tick(now)
+        breach = self._limits.look(ask.tenant, ask.type, ask.estimate.tokens, self.ledger, now)
+        if breach is not None:
+            return self._enforced(ask, self._refuse_by_limit(ask, breach, now), None, now)
+        first: View | None = None
+        reason = Reason.NO_ENDPOINT
+        for index, spec in enumerate(ask.pools):
+            view, objection = self._look(ask, self._pools[spec.name], index > 0, now)
+            if index == 0:
+                first = view
+                reason = objection or Reason.HEADROOM
+            if view is not None and objection is None:
+                if index == 0:
+                    reason = _why_admitted(view)
+                else:
+                    self._pressed(first, now)
+                return self._admit(ask, view, index > 0, reason, now)
+            objection = objection or Reason.NO_ENDPOINT
+            if not may_try_next(ask.type.priority, ask.tenant.may_demote, objection):
+                break
+        return self._enforced(ask, self._refuse(ask, first, reason, now), first, now)
+
+    def settle(self, outcome: Outcome, now: float) -> bool:
+        """An admitted request ended; False if its reservation is not open (late, doubled)."""
+        reservation = self.ledger.close(outcome.reservation_id)
+        if reservation is None:
+            return False
+        reservation.release()
+        completed = 200 <= outcome.status < 300 and not (
+            outcome.client_left or outcome.upstream_reset
+        )
+        if completed:
+            reservation.endpoint.execution.finished(outcome.duration_s, now)
+        return True
+
+    def cancel(self, reservation_id: str, now: float) -> bool:
+        """The caller left before it had the answer; False if nothing was open."""
+        del now
+        reservation = self.ledger.close(reservation_id)
+        if reservation is None:
+            return False
+        reservation.release()
+        return True
+
+    def renew(self, reservation_id: str, now: float) -> bool:
+        """A sign of life of a long request; False if its reservation is not open."""
+        return self.ledger.renew(reservation_id, now)
+
+    def observe(self, sample: EndpointSample) -> None:
+        """Newer telemetry of one endpoint; of one that was removed it is ignored."""
+        endpoint = self._endpoints.get(sample.endpoint)
+        if endpoint is not None:
+            endpoint.observe(sample)
+
+    def tick(self, now: float) -> None:
+        """End the reservations whose lease is over."""
+        while (reservation := self.ledger.expired(now)) is not None:
+            self.expired_total += 1
+            reservation.release()
+
+    def reconfigure(self, settings: AdmissionSettings, now: float) -> None:
+        """Swap settings. Reservations, buckets, shares and what was learned stay."""
+        self.settings = settings
+        self._limits.reconfigure(settings.tenants, now)
+        self._build(settings)
+
+    def endpoint_states(self) -> tuple[tuple[str, EndpointState], ...]:
+        """(pool, endpoint) of all that is configured, for metrics and debugging."""
+        return tuple((p.spec.name, e) for p in self._pools.values() for e in p.endpoints)
+
+    # -- looking --------------------------------------------------------------------------
+
+    def _look(
+        self, ask: Ask, pool: PoolState, demoted: bool, now: float
+    ) -> tuple[View | None, Reason | None]:
+        choice = self._choose(ask, pool, demoted, now)
+        if choice.endpoint is None:
+            return None, choice.reason
+        key = (ask.tenant.name, ask.type.name)
+        flow = pool.shares.flow(key, ask.tenant.weight * ask.type.weight, now)
+        view = View(ask, pool, choice.endpoint, flow)
+        view.fallback = choice.fallback
+        if choice.fallback:
+            view.pool_load = float(pool.shares.used)
+        else:
+            view.pool_load = sum(endpoint.load for endpoint in pool.endpoints)
+        view.margin_s = self.settings.margin_s
+        view.reserve_ratio = self.settings.reserve_ratio
+        execution_s = choice.endpoint.execution.value_s
+        if execution_s is not None:
+            view.execution_s = execution_s
+            slots = choice.endpoint.spec.max_concurrency
+            view.wait_s = wait_s(choice.endpoint.load, slots, execution_s)
+        for policy in POLICIES:
+            if (objection := policy(view)) is not None:
+                return view, objection
+        return view, None
+
+    def _choose(self, ask: Ask, pool: PoolState, demoted: bool, now: float) -> Choice:
+        choice = choose(pool, ask.estimate.tokens, now)
+        if choice.reason is Reason.TELEMETRY_LOST:
+            action: FallbackAction = self.settings.fallback
+            if admits_blind(action, ask.type.priority, demoted):
+                return choose_blind(pool)
+        return choice
+
+    # -- committing -----------------------------------------------------------------------
+
+    def _admit(self, ask: Ask, view: View, demoted: bool, reason: Reason, now: float) -> Decision:
+        verdict = Verdict.DEMOTE if demoted else Verdict.ADMIT
+        evidence = view.evidence()
+        endpoint = view.endpoint
+        self._limits.charge(ask.tenant.name, ask.estimate.tokens, now)
+        view.pool.shares.admitted(view.flow)
+        endpoint.reserve(ask.estimate.tokens)
+        self.ledger.open(
+            Reservation(
+                id=ask.id,
+                tenant=ask.tenant.name,
+                type=ask.type.name,
+                endpoint=endpoint,
+                shares=view.pool.shares,
+                flow=view.flow,
+                tokens=ask.estimate.tokens,
+                opened_s=now,
+                lease_s=self.settings.lease_s,
+            )
+        )
+        return Decision(
+            verdict=verdict,
+            reason=reason,
+            would_be=verdict,
+            tenant=ask.tenant.name,
+            type=ask.type.name,
+            model=ask.request.model,
+            pool=view.pool.spec.name,
+            endpoint=endpoint.spec.address,
+            reservation_id=ask.id,
+            estimate=ask.estimate,
+            evidence=evidence,
+        )
+
+    def _refuse(self, ask: Ask, view: View | None, reason: Reason, now: float) -> Decision:
+        if reason is Reason.TOO_LARGE:
+            return self._refusal(ask, view, reason, None, None)
+        execution_s, slots = UNKNOWN_EXECUTION_S, 1.0
+        if view is not None:
+            execution_s = view.execution_s or execution_s
+            slots = max(1.0, view.pool.shares.nominal(view.flow))
+        # A slot of the flow's own share comes free this often.
+        gap_s = execution_s / slots
+        wait = gap_s + (view.wait_s if view is not None else 0.0)
+        retry = self._retry(ask, wait, 1.0 / gap_s, now)
+        self._pressed(view, now, retry)
+        return self._refusal(ask, view, reason, retry, None)
+
+    def _refuse_by_limit(self, ask: Ask, breach: Breach, now: float) -> Decision:
+        retry = self._retry(ask, breach.wait_s, breach.drain_per_s, now)
+        return self._refusal(ask, None, breach.reason, retry, breach.limit)
+
+    def _refusal(
+        self,
+        ask: Ask,
+        view: View | None,
+        reason: Reason,
+        retry: RetryHint | None,
+        limit: LimitState | None,
+    ) -> Decision:
+        return Decision(
+            verdict=Verdict.REJECT,
+            reason=reason,
+            would_be=Verdict.REJECT,
+            tenant=ask.tenant.name,
+            type=ask.type.name,
+            model=ask.request.model,
+            estimate=ask.estimate,
+            retry=retry,
+            limit=limit,
+            evidence=None if view is None else view.evidence(),
+        )
+
+    def _retry(self, ask: Ask, wait: float, drain_per_s: float, now: float) -> RetryHint:
+        cap_s = self.settings.retry.cap_s
+        herd = self._limits.herd(ask.tenant.name).add(now, drain_per_s, cap_s)
+        return hint(wait, herd, drain_per_s, cap_s, self._rng)
+
+    def _pressed(self, view: View | None, now: float, retry: RetryHint | None = None) -> None:
+        """Tell the shares that the flow wanted more than it got."""
+        if view is not None:
+            view.pool.shares.refused(view.flow, retry or RetryHint(0.0, 0.0), now)
+
+    def _enforced(self, ask: Ask, decision: Decision, view: View | None, now: float) -> Decision:
+        """Shadow mode, applied last: the refusal stays on record, the request runs and is
+        booked where it runs."""
+        if self.settings.enforce:
+            return decision
+        if view is None and ask.pools:
+            pool = self._pools[ask.pools[0].name]
+            endpoint = choose_blind(pool).endpoint
+            if endpoint is not None:
+                key = (ask.tenant.name, ask.type.name)
+                flow = pool.shares.flow(key, ask.tenant.weight * ask.type.weight, now)
+                view = View(ask, pool, endpoint, flow)
+        if view is None:
+            return replace(decision, verdict=Verdict.ADMIT)
+        admitted = self._admit(ask, view, False, decision.reason, now)
+        return replace(admitted, would_be=decision.would_be, evidence=decision.evidence)
+
+    def _build(self, settings: AdmissionSettings) -> None:
+        """Pools and endpoints for `settings`, keeping the live state of those that stay."""
+        old_endpoints, old_pools = self._endpoints, self._pools
+        self._endpoints, self._pools = {}, {}
+        for spec in settings.pools.values():
+            states = []
+            for endpoint_spec in spec.endpoints:
+                state = old_endpoints.get(endpoint_spec.address) or EndpointState(endpoint_spec)
+                state.spec = endpoint_spec
+                self._endpoints[endpoint_spec.address] = state
+                states.append(state)
+            pool = PoolState(spec, tuple(states))
+            if (old := old_pools.get(spec.name)) is not None:
+                pool.shares = old.shares
+                pool.shares.resize(spec.slots)
+            self._pools[spec.name] = pool
+
+
+def _why_admitted(view: View) -> Reason:
+    if view.fallback:
+        return Reason.TELEMETRY_FALLBACK
+    return Reason.IDLE_ENDPOINT if view.endpoint.load < 0.5 else Reason.HEADROOM

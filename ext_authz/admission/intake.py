@@ -1,0 +1,158 @@
+"""From a parsed request to an `Ask`: tenant, type, pools and promise resolved.
+
+PURE, and compiled once per configuration. What depends on load is none of its business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ext_authz.admission.view import Ask
+from ext_authz.estimation.cost import estimate
+from ext_authz.model import Decision, HttpCall, InferenceRequest, Reason, Verdict
+from ext_authz.settings import AdmissionSettings, Pool, RequestType, Slo, Tenant, TypeRule
+
+# gRPC over HTTP/2, "Requests": TimeoutValue of at most 8 digits and a unit.
+_GRPC_UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_ENVOY_TIMEOUT_MS = "x-envoy-expected-rq-timeout-ms"
+
+
+class Intake:
+    """The load-independent half of admission, for one configuration."""
+
+    def __init__(self, settings: AdmissionSettings) -> None:
+        self._settings = settings
+        self._chains = {name: self._chain(pool) for name, pool in settings.pools.items()}
+        self._by_model: dict[str, Pool] = {}
+        for pool in settings.pools.values():
+            for model in pool.models:
+                self._by_model.setdefault(model, pool)
+        pools = settings.pools.values()
+        self._any = next((pool for pool in pools if not pool.models), None)
+        self._default = next(iter(pools), None)
+        exact = {p: slo for p, slo in settings.path_slos.items() if not p.endswith("*")}
+        self._exact_slos: Mapping[str, Slo] = exact
+        prefixes = [(p[:-1], slo) for p, slo in settings.path_slos.items() if p.endswith("*")]
+        # The longest prefix says most about a path.
+        self._prefix_slos = sorted(prefixes, key=lambda item: -len(item[0]))
+
+    def ask(
+        self, ask_id: str, tenant: Tenant, call: HttpCall, request: InferenceRequest
+    ) -> Ask | Decision:
+        """Everything the controller needs, or the refusal that needs no look at load."""
+        type_ = self.type_of(tenant, call, request)
+        model = request.model or tenant.default_model
+        if model is not None and tenant.models is not None and model not in tenant.models:
+            return _refusal(Reason.MODEL_NOT_ALLOWED, tenant, type_, request)
+        pool = self.pool_of(model, tenant)
+        if pool is None:
+            reason = Reason.UNKNOWN_MODEL if self._settings.pools else Reason.NO_ENDPOINT
+            return _refusal(reason, tenant, type_, request)
+        return Ask(
+            id=ask_id,
+            tenant=tenant,
+            type=type_,
+            request=request,
+            estimate=estimate(request, self._settings.cost),
+            pools=self._chains[pool.name],
+            slo_s=self._promise_s(call, request),
+        )
+
+    def pool_of(self, model: str | None, tenant: Tenant) -> Pool | None:
+        """The first pool in file order that names the model, else the first that serves any.
+
+        A model nobody could read (beyond the body's cut, or a shape without one) goes to the
+        first pool that serves something the tenant may use: not knowing is no refusal.
+        """
+        if model is not None:
+            return self._by_model.get(model, self._any)
+        if tenant.models is not None:
+            for pool in self._settings.pools.values():
+                if not pool.models or pool.models & tenant.models:
+                    return pool
+            return None
+        return self._default
+
+    def type_of(self, tenant: Tenant, call: HttpCall, request: InferenceRequest) -> RequestType:
+        """First matching rule; else the client's header among the tenant's own types; else the
+        tenant's first type. A header can never reach a type the tenant does not have."""
+        for rule in self._settings.type_rules:
+            if _matches(rule, tenant, request):
+                return self._settings.types[rule.type]
+        wanted = call.headers.get(self._settings.type_header)
+        name = wanted if wanted in tenant.types else tenant.types[0]
+        return self._settings.types[name]
+
+    def _promise_s(self, call: HttpCall, request: InferenceRequest) -> float | None:
+        """The path's end-to-end promise, shortened (never lengthened) by a client's deadline."""
+        promise_s = self._slo(request.path).e2e_s
+        for deadline_s in self._deadlines_s(call.headers):
+            if promise_s is None or deadline_s < promise_s:
+                promise_s = deadline_s
+        return promise_s
+
+    def _slo(self, path: str) -> Slo:
+        slo = self._exact_slos.get(path)
+        if slo is not None:
+            return slo
+        for prefix, slo in self._prefix_slos:
+            if path.startswith(prefix):
+                return slo
+        return self._settings.default_slo
+
+    def _deadlines_s(self, headers: Mapping[str, str]) -> list[float]:
+        found = [
+            grpc_timeout_s(headers.get("grpc-timeout")),
+            _milliseconds(headers.get(_ENVOY_TIMEOUT_MS)),
+        ]
+        if self._settings.deadline_header is not None:
+            found.append(_milliseconds(headers.get(self._settings.deadline_header)))
+        return [seconds for seconds in found if seconds is not None]
+
+    def _chain(self, pool: Pool) -> tuple[Pool, ...]:
+        chain = [pool]
+        while (name := chain[-1].demote_to) is not None:
+            chain.append(self._settings.pools[name])
+        return tuple(chain)
+
+
+def grpc_timeout_s(value: str | None) -> float | None:
+    """Seconds of a `grpc-timeout` header; None if absent or malformed."""
+    if not value or value[-1] not in _GRPC_UNITS_S:
+        return None
+    digits = value[:-1]
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 8:
+        return None
+    return int(digits) * _GRPC_UNITS_S[value[-1]]
+
+
+def _milliseconds(value: str | None) -> float | None:
+    if value is None or not (value.isascii() and value.isdigit()) or len(value) > 10:
+        return None
+    # Zero is how Envoy writes "no timeout".
+    return int(value) / 1000.0 or None
+
+
+def _matches(rule: TypeRule, tenant: Tenant, request: InferenceRequest) -> bool:
+    if rule.tenant is not None and rule.tenant != tenant.name:
+        return False
+    if rule.model is not None and rule.model != request.model:
+        return False
+    if rule.path is None:
+        return True
+    if rule.path.endswith("*"):
+        return request.path.startswith(rule.path[:-1])
+    return request.path == rule.path
+
+
+def _refusal(
+    reason: Reason, tenant: Tenant, type_: RequestType, request: InferenceRequest
+) -> Decision:
+    return Decision(
+        verdict=Verdict.REJECT,
+        reason=reason,
+        would_be=Verdict.REJECT,
+        tenant=tenant.name,
+        type=type_.name,
+        model=request.model,
+    )

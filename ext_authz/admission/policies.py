@@ -1,0 +1,83 @@
+"""The rules of one pool, in order of precedence; the first that objects gives the reason.
+
+PURE, and read only: each rule looks at a `View` and answers a `Reason` or None. Order: memory
+and capacity first (nobody can break them), then the floor and the classes, then shares, then
+the latency promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ext_authz.admission.view import View
+from ext_authz.model import Reason
+from ext_authz.settings import PriorityClass
+
+Policy = Callable[[View], Reason | None]
+
+
+def capacity(view: View) -> Reason | None:
+    """The endpoint with the least load has a slot left. Smoothed foreign load is rounded: half
+    a request is noise."""
+    endpoint = view.endpoint
+    load = endpoint.own if view.fallback else endpoint.load
+    return Reason.AT_CAPACITY if load + 0.5 > endpoint.spec.max_concurrency else None
+
+
+def reserve(view: View) -> Reason | None:
+    """Below the high class, a part of the pool stays free. A tenant with nothing in flight is
+    exempt: that is its floor."""
+    if view.ask.type.priority is PriorityClass.HIGH or view.flow.used == 0:
+        return None
+    usable = view.slots * (1.0 - view.reserve_ratio)
+    return Reason.RESERVED if view.pool_load + 1.0 > usable else None
+
+
+def share(view: View) -> Reason | None:
+    """The flow stays within its share, or within what others leave."""
+    flow = view.flow
+    allowed = view.pool.shares.allowance(flow, view.pool_load)
+    return Reason.OVER_SHARE if flow.used + 1.0 > allowed else None
+
+
+def latency(view: View) -> Reason | None:
+    """Predicted wait and execution meet the promise less the margin.
+
+    An idle endpoint takes one request whatever is predicted, or a bad prediction could never be
+    unlearned; without a prediction nothing queues, because `capacity` already bounds the load.
+    """
+    if view.fallback or view.ask.slo_s is None or view.execution_s is None:
+        return None
+    if view.endpoint.own == 0 and view.endpoint.load < 0.5:
+        return None
+    late = view.wait_s + view.execution_s > view.ask.slo_s - view.margin_s
+    return Reason.SLO_UNREACHABLE if late else None
+
+
+# The pipeline. `choose` (selection.py) has already ruled on telemetry and memory.
+POLICIES: tuple[Policy, ...] = (capacity, reserve, share, latency)
+
+# A refusal by these may still be served elsewhere.
+DEMOTABLE = frozenset(
+    {
+        Reason.AT_CAPACITY,
+        Reason.RESERVED,
+        Reason.OVER_SHARE,
+        Reason.KV_MEMORY,
+        Reason.TOO_LARGE,
+        Reason.SLO_UNREACHABLE,
+        Reason.TELEMETRY_LOST,
+        Reason.NO_ENDPOINT,
+    }
+)
+
+
+def may_try_next(view_priority: PriorityClass, may_demote: bool, reason: Reason) -> bool:
+    """Whether a request refused for `reason` may be demoted.
+
+    When only the latency promise is in the way, low priority is refused and not demoted: a
+    slower pool will not meet it either, and its slots belong to work that can still be in time.
+    """
+    if not may_demote or reason not in DEMOTABLE:
+        return False
+    return reason is not Reason.SLO_UNREACHABLE or view_priority >= PriorityClass.MEDIUM

@@ -1,0 +1,75 @@
+"""Which endpoint of a pool a request would go to: the least loaded that can take it.
+
+PURE. Endpoints without fresh telemetry are left out while others have it; when none has, the
+caller's fallback decides, under the cap of our own work in flight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ext_authz.admission.endpoints import EndpointState
+from ext_authz.admission.view import PoolState
+from ext_authz.model import Reason
+from ext_authz.settings import FallbackAction, PriorityClass
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An endpoint, or the reason there is none. `fallback`: chosen without telemetry."""
+
+    endpoint: EndpointState | None
+    reason: Reason | None = None
+    fallback: bool = False
+
+
+def choose(pool: PoolState, tokens: int, now: float) -> Choice:
+    """The endpoint with the least load per slot among those that are fresh and have memory."""
+    spec = pool.spec
+    oldest_s = now - spec.stale_after_s
+    best: EndpointState | None = None
+    least = 0.0
+    fresh = fits = False
+    for endpoint in pool.endpoints:
+        sample = endpoint.sample
+        if sample is None or sample.at_s < oldest_s:
+            continue
+        fresh = True
+        if not endpoint.fits(tokens):
+            continue
+        fits = True
+        kv_ratio = endpoint.kv_ratio_with(tokens)
+        # Alone on the endpoint, a request that fits is served however large.
+        if kv_ratio is not None and kv_ratio > spec.kv_guard_ratio and endpoint.load >= 0.5:
+            continue
+        relative = endpoint.load / endpoint.spec.max_concurrency
+        if best is None or relative < least:
+            best, least = endpoint, relative
+    if best is not None:
+        return Choice(best)
+    if fits:
+        return Choice(None, Reason.KV_MEMORY)
+    if fresh:
+        return Choice(None, Reason.TOO_LARGE)
+    return Choice(None, Reason.TELEMETRY_LOST)
+
+
+def choose_blind(pool: PoolState) -> Choice:
+    """The endpoint with the least of our own work; what telemetry said last is not believed."""
+    best = min(pool.endpoints, key=lambda e: e.own / e.spec.max_concurrency, default=None)
+    if best is None:
+        return Choice(None, Reason.NO_ENDPOINT)
+    return Choice(best, fallback=True)
+
+
+def admits_blind(action: FallbackAction, priority: PriorityClass, demoted: bool) -> bool:
+    """Whether `action` lets a request of `priority` into a pool without telemetry.
+
+    `demoted`: it has been sent on from another pool already, which is all that
+    `demote_low_priority` asks for.
+    """
+    if action is FallbackAction.REJECT_ALL:
+        return False
+    if action is FallbackAction.ADMIT_ALL or priority > PriorityClass.LOW:
+        return True
+    return action is FallbackAction.DEMOTE_LOW_PRIORITY and demoted

@@ -1,0 +1,125 @@
+"""The explicit limits of tenants and types: requests, tokens, concurrency.
+
+PURE. `look` changes nothing; `charge` takes from every limit at once, after all have agreed.
+Buckets survive a reload, and for a while the removal of their tenant, so that neither refills.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ext_authz.admission.buckets import TokenBucket
+from ext_authz.admission.ledger import Ledger
+from ext_authz.admission.retry_after import Herd
+from ext_authz.model import LimitState, Reason
+from ext_authz.settings import RequestType, Tenant, TenantLimits
+
+# A tenant taken out of the configuration and put back within this time keeps its buckets.
+REMEMBER_S = 600.0
+MINUTE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A limit that said no: when it would say yes, and how fast it frees room (requests/s)."""
+
+    reason: Reason
+    wait_s: float
+    drain_per_s: float
+    limit: LimitState
+
+
+class _Account:
+    """One tenant's buckets."""
+
+    __slots__ = ("herd", "removed_s", "requests", "tokens")
+
+    def __init__(self) -> None:
+        self.requests: TokenBucket | None = None
+        self.tokens: TokenBucket | None = None
+        self.herd = Herd()
+        self.removed_s: float | None = None
+
+    def configure(self, limits: TenantLimits, now: float) -> None:
+        self.requests = _bucket(
+            self.requests, limits.requests_per_second, limits.request_burst, now
+        )
+        per_s = None if limits.tokens_per_minute is None else limits.tokens_per_minute / MINUTE_S
+        self.tokens = _bucket(self.tokens, per_s, limits.token_burst, now)
+        self.removed_s = None
+
+
+def _bucket(
+    bucket: TokenBucket | None, rate: float | None, burst: float, now: float
+) -> TokenBucket | None:
+    if rate is None:
+        return None
+    if bucket is None:
+        return TokenBucket(rate, burst, now)
+    bucket.reconfigure(rate, burst, now)
+    return bucket
+
+
+class TenantLimitBook:
+    """The accounts of all tenants."""
+
+    def __init__(self, tenants: Mapping[str, Tenant], now: float) -> None:
+        self._accounts: dict[str, _Account] = {}
+        self.reconfigure(tenants, now)
+
+    def reconfigure(self, tenants: Mapping[str, Tenant], now: float) -> None:
+        """Take new limits; levels stay."""
+        for name, tenant in tenants.items():
+            self._accounts.setdefault(name, _Account()).configure(tenant.limits, now)
+        for name in list(self._accounts.keys() - tenants.keys()):
+            account = self._accounts[name]
+            if account.removed_s is None:
+                account.removed_s = now
+            elif now - account.removed_s > REMEMBER_S:
+                del self._accounts[name]
+
+    def herd(self, tenant: str) -> Herd:
+        """The tenant's refused requests that are expected back."""
+        return self._accounts[tenant].herd
+
+    def look(
+        self, tenant: Tenant, type_: RequestType, tokens: int, ledger: Ledger, now: float
+    ) -> Breach | None:
+        """The first limit that this request would break, if any."""
+        in_flight = ledger.by_tenant[tenant.name]
+        cap = tenant.limits.max_concurrent
+        if cap is not None and in_flight >= cap:
+            return _concurrency(Reason.TENANT_CONCURRENCY, cap)
+        cap = type_.max_concurrent
+        if cap is not None and ledger.by_type[type_.name] >= cap:
+            return _concurrency(Reason.TYPE_CONCURRENCY, cap)
+        account = self._accounts[tenant.name]
+        bucket = account.requests
+        if bucket is not None and (wait_s := bucket.wait_s(1.0, now)) > 0.0:
+            return _rate(Reason.REQUEST_RATE, "requests", bucket, 1.0, wait_s)
+        bucket = account.tokens
+        if bucket is not None and (wait_s := bucket.wait_s(tokens, now)) > 0.0:
+            return _rate(Reason.TOKEN_RATE, "tokens", bucket, bucket.charge_for(tokens), wait_s)
+        return None
+
+    def charge(self, tenant: str, tokens: int, now: float) -> None:
+        """Charge an admitted request; `look` found no breach at this `now`."""
+        account = self._accounts[tenant]
+        if account.requests is not None:
+            account.requests.take(1.0, now)
+        if account.tokens is not None:
+            account.tokens.take(tokens, now)
+
+
+def _concurrency(reason: Reason, cap: int) -> Breach:
+    # Nobody knows when one of the caller's own requests ends; a second is the protocol's unit.
+    state = LimitState(name="concurrency", limit=cap, window_s=1.0, remaining=0.0, reset_s=1.0)
+    return Breach(reason, wait_s=1.0, drain_per_s=float(cap), limit=state)
+
+
+def _rate(reason: Reason, name: str, bucket: TokenBucket, cost: float, wait_s: float) -> Breach:
+    # The quota as a client may plan with it: what a full bucket and its refill time allow.
+    window_s = bucket.burst / bucket.rate_per_s
+    state = LimitState(name, bucket.burst, window_s, remaining=0.0, reset_s=wait_s)
+    return Breach(reason, wait_s, drain_per_s=bucket.rate_per_s / cost, limit=state)

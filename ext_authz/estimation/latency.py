@@ -1,0 +1,59 @@
+"""How long a request waits and runs, before anything finer is learned.
+
+PURE. Continuous batching runs up to `slots` requests at once and queues the rest first come
+first served, so with n in flight the next one waits for n - slots + 1 completions, which come
+at slots per mean execution time.
+"""
+
+from __future__ import annotations
+
+from math import exp
+
+# A mean over the last seconds: long against one request, short against a thermal step.
+MEMORY_S = 5.0
+# Outcomes stand in only while the engine itself reports nothing.
+ENGINE_WORD_S = 30.0
+
+
+def wait_s(in_flight: float, slots: int, execution_s: float) -> float:
+    """Expected wait of one more request in an engine that holds `in_flight` already."""
+    return max(0.0, in_flight - slots + 1.0) * execution_s / slots
+
+
+class ExecutionMean:
+    """Exponentially forgetting mean of execution seconds of one endpoint.
+
+    The engine's own figure (time without its queue) is preferred; finished requests as the
+    access log saw them (queue included) are used only where the engine gives none.
+    """
+
+    __slots__ = ("_engine_at_s", "_updated_s", "_value_s")
+
+    def __init__(self) -> None:
+        self._value_s: float | None = None
+        self._updated_s = 0.0
+        self._engine_at_s: float | None = None
+
+    @property
+    def value_s(self) -> float | None:
+        """The mean, or unknown while nothing has finished."""
+        return self._value_s
+
+    def measured(self, seconds: float, at_s: float) -> None:
+        """The engine's own mean over what finished since it last told."""
+        self._engine_at_s = at_s
+        self._blend(seconds, at_s)
+
+    def finished(self, seconds: float, at_s: float) -> None:
+        """One completed request, end to end."""
+        if self._engine_at_s is None or at_s - self._engine_at_s > ENGINE_WORD_S:
+            self._blend(seconds, at_s)
+
+    def _blend(self, seconds: float, at_s: float) -> None:
+        if self._value_s is None:
+            self._value_s = seconds
+        else:
+            # At least a small step, so that many outcomes at one instant still count.
+            step = max(0.02, 1.0 - exp(-max(0.0, at_s - self._updated_s) / MEMORY_S))
+            self._value_s += step * (seconds - self._value_s)
+        self._updated_s = at_s
