@@ -72,6 +72,20 @@ class Operation(StrEnum):
     OPAQUE = "opaque"
 
 
+class Unread(StrEnum):
+    """Why a request was not understood and is priced conservatively."""
+
+    UNKNOWN_PATH = "unknown_path"
+    AMBIGUOUS_PATH = "ambiguous_path"
+    EMPTY = "empty"
+    NOT_JSON = "not_json"
+    ODD_JSON = "odd_json"
+    ENCODED = "encoded"
+    GRPC = "grpc"
+    BAD_TENSOR = "bad_tensor"
+    FAULT = "fault"
+
+
 @dataclass(frozen=True, slots=True)
 class HttpCall:
     """The HTTP request a Check describes.
@@ -96,7 +110,8 @@ class InferenceRequest:
     `text_bytes` is UTF-8 text to be tokenised, `token_ids` tokens given as numbers, `images`
     pictures; `sequences` counts prompts x n (at least 1). `output_cap_tokens` is the largest
     explicit cap for ONE sequence, or None. `partial` means the body was cut and what lies beyond
-    was scaled from its size. `opaque` means the shape was not understood: price conservatively.
+    was scaled from its size; `size_unknown` that not even the size is known. `opaque` means the
+    shape was not understood (`unread` says why): price conservatively.
     """
 
     api: Api
@@ -112,6 +127,8 @@ class InferenceRequest:
     stream: bool = False
     partial: bool = False
     opaque: bool = False
+    size_unknown: bool = False
+    unread: Unread | None = None
 
 
 @dataclass(frozen=True, slots=True)
