@@ -1,0 +1,249 @@
+"""What a refused client is told: the table of reasons, the bodies and the headers.
+
+Nothing a client sent appears in an answer, so nothing has to be escaped and no key can leak.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from urllib.parse import quote
+
+from ext_authz.model import Api, Decision, LimitState, Reason, RetryHint
+
+Header = tuple[str, str]
+
+# google.rpc codes.
+_INVALID_ARGUMENT, _NOT_FOUND, _PERMISSION_DENIED, _RESOURCE_EXHAUSTED = 3, 5, 7, 8
+_INTERNAL, _UNAVAILABLE, _UNAUTHENTICATED = 13, 14, 16
+
+# A refusal that names no wait still needs one: a client without a hint returns at once.
+_UNHINTED = RetryHint(after_s=1.0, jitter_s=0.0)
+_LARGEST_STRUCTURED_INTEGER = 999_999_999_999_999  # RFC 9651, 3.3.1
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
+_LONGEST_VALUE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One row: how a refusal for one reason looks.
+
+    `grpc_status` is for a caller who speaks gRPC, `kind` is the error type of the OpenAI and
+    Anthropic bodies, `retry` says whether the same request can succeed later. A `fault` is ours:
+    Envoy's failure mode decides what becomes of the request.
+    """
+
+    http_status: int
+    grpc_status: int
+    kind: str
+    message: str
+    retry: bool
+    fault: bool = False
+
+    @property
+    def check_code(self) -> int:
+        """The code inside the Check answer. Never 0: Envoy allows code 0 whatever else it says."""
+        if self.fault:
+            return _INTERNAL
+        if self.grpc_status in {_RESOURCE_EXHAUSTED, _UNAVAILABLE}:
+            return self.grpc_status
+        return _PERMISSION_DENIED
+
+
+def _final(http_status: int, grpc_status: int, kind: str, message: str) -> Answer:
+    return Answer(http_status, grpc_status, kind, message, retry=False)
+
+
+def _contended(message: str) -> Answer:
+    return Answer(429, _RESOURCE_EXHAUSTED, "rate_limit_error", message, retry=True)
+
+
+def _unserved(message: str) -> Answer:
+    return Answer(503, _UNAVAILABLE, "overloaded_error", message, retry=True)
+
+
+_LATER = "Retry after the time in the retry-after header."
+# A reason to admit on a refusal is a contradiction of our own making, hence a fault.
+_FAULT = Answer(
+    503,
+    _UNAVAILABLE,
+    "api_error",
+    f"The admission service failed to decide. {_LATER}",
+    retry=True,
+    fault=True,
+)
+
+ANSWERS: Mapping[Reason, Answer] = MappingProxyType(
+    {
+        Reason.HEADROOM: _FAULT,
+        Reason.IDLE_ENDPOINT: _FAULT,
+        Reason.PREFLIGHT: _FAULT,
+        Reason.DISABLED: _FAULT,
+        Reason.TELEMETRY_FALLBACK: _FAULT,
+        Reason.UNKNOWN_KEY: _final(
+            401,
+            _UNAUTHENTICATED,
+            "authentication_error",
+            "The API key is missing or unknown. Send a valid key.",
+        ),
+        Reason.MODEL_NOT_ALLOWED: _final(
+            403,
+            _PERMISSION_DENIED,
+            "permission_error",
+            "This API key may not use the requested model. Choose a model it may use.",
+        ),
+        Reason.UNKNOWN_MODEL: _final(
+            404,
+            _NOT_FOUND,
+            "not_found_error",
+            "The requested model is not served here. Check the model name.",
+        ),
+        Reason.TOO_LARGE: _final(
+            413,
+            _INVALID_ARGUMENT,
+            "request_too_large",
+            "The request can never fit: prompt and output together exceed what a server of this "
+            "model can hold. Shorten the prompt or lower the output token limit.",
+        ),
+        Reason.REQUEST_RATE: _contended(f"The request rate limit is used up. {_LATER}"),
+        Reason.TOKEN_RATE: _contended(f"The token rate limit is used up. {_LATER}"),
+        Reason.TENANT_CONCURRENCY: _contended(
+            f"Too many requests of this tenant are running. {_LATER}"
+        ),
+        Reason.TYPE_CONCURRENCY: _contended(
+            f"Too many requests of this type are running. {_LATER}"
+        ),
+        Reason.SLO_UNREACHABLE: _contended(
+            f"The request would miss its latency objective at the present load. {_LATER}"
+        ),
+        Reason.AT_CAPACITY: _contended(f"All servers of this model are busy. {_LATER}"),
+        Reason.OVER_SHARE: _contended(
+            f"This tenant is above its share while others wait. {_LATER}"
+        ),
+        Reason.RESERVED: _contended(
+            f"The remaining capacity is reserved for requests of higher priority. {_LATER}"
+        ),
+        Reason.KV_MEMORY: _contended(f"The servers of this model are short of memory. {_LATER}"),
+        Reason.NO_ENDPOINT: _unserved(f"No server of this model is available. {_LATER}"),
+        Reason.TELEMETRY_LOST: _unserved(
+            f"The state of the servers of this model is unknown. {_LATER}"
+        ),
+        Reason.MALFORMED_CHECK: _final(
+            400,
+            _INVALID_ARGUMENT,
+            "invalid_request_error",
+            "The request could not be understood.",
+        ),
+        Reason.OVERLOADED: _contended(f"The admission service is overloaded. {_LATER}"),
+        Reason.INTERNAL: _FAULT,
+    }
+)
+
+
+def fixed_headers(reason: Reason, api: Api) -> tuple[Header, ...]:
+    """The headers that a refusal for `reason` always carries; each name once."""
+    answer = ANSWERS[reason]
+    headers = [
+        ("content-type", "text/plain" if api is Api.GRPC else "application/json"),
+        ("x-gpu-reason", reason.value),
+    ]
+    if answer.http_status == 401:
+        headers.append(("www-authenticate", 'Bearer realm="gpu"'))
+    if answer.http_status == 429:
+        # Envoy and the meshes built on it do not retry an answer with this header.
+        headers.append(("x-envoy-ratelimited", "true"))
+    if not answer.retry:
+        headers.append(("x-should-retry", "false"))
+    if api is Api.GRPC:
+        # Without it Envoy turns 429 into UNAVAILABLE, which many clients retry at once.
+        headers.append(("grpc-status", str(answer.grpc_status)))
+        headers.append(("grpc-message", quote(answer.message, safe=" ,.:;-")))
+        if not answer.retry:
+            headers.append(("grpc-retry-pushback-ms", "-1"))
+    return tuple(headers)
+
+
+def varying_headers(decision: Decision, api: Api, cap_s: float) -> list[Header]:
+    """The headers that depend on when and on which limit; no name of `fixed_headers`.
+
+    `cap_s` is a backstop for a wait that is absurd or not a number.
+    """
+    answer = ANSWERS[decision.reason]
+    if not answer.retry:
+        return []
+    hint = decision.retry or _UNHINTED
+    wait_ms = str(round(1000 * _bounded(hint.after_s, cap_s)))
+    headers = [
+        ("retry-after", str(retry_after_header(hint.after_s, cap_s))),
+        ("retry-after-ms", wait_ms),
+        ("x-gpu-retry-jitter-ms", str(round(1000 * _bounded(hint.jitter_s, cap_s)))),
+    ]
+    if decision.limit is not None and answer.http_status == 429:
+        headers += limit_headers(decision.limit)
+    if api is Api.GRPC:
+        headers.append(("grpc-retry-pushback-ms", wait_ms))
+    return headers
+
+
+def limit_headers(limit: LimitState) -> list[Header]:
+    """`ratelimit-policy` and `ratelimit` as draft-ietf-httpapi-ratelimit-headers defines them.
+
+    A limit without a window, such as a number of requests at once, names none.
+    """
+    name = clean(limit.name).replace("\\", "\\\\").replace('"', '\\"')
+    window_s = _integer(limit.window_s, up=True)
+    policy = f'"{name}";q={_integer(limit.limit)}' + (f";w={window_s}" if window_s else "")
+    state = f'"{name}";r={_integer(limit.remaining)};t={_integer(limit.reset_s, up=True)}'
+    return [("ratelimit-policy", policy), ("ratelimit", state)]
+
+
+def error_body(reason: Reason, api: Api) -> str:
+    """The body, in the error shape of `api`; it names the reason whatever the shape.
+
+    The clients of OpenAI and of Anthropic both understand the one shape they are sent.
+    """
+    answer = ANSWERS[reason]
+    if api in {Api.OPENAI, Api.ANTHROPIC}:
+        error = {
+            "type": answer.kind,
+            "code": reason.value,
+            "message": answer.message,
+            "param": None,
+        }
+        return json.dumps({"type": "error", "error": error})
+    if api is Api.KSERVE:
+        return json.dumps({"error": answer.message, "reason": reason.value})
+    if api is Api.GRPC:
+        return answer.message
+    return json.dumps({"message": answer.message, "reason": reason.value})
+
+
+def retry_after_header(wait_s: float, cap_s: float) -> int:
+    """Whole seconds, rounded up, from 1 to `cap_s` (finite, at least 1).
+
+    RFC 9110, 10.2.3 allows no fractions. A wait that is not a number counts as the longest.
+    """
+    return max(1, min(math.ceil(_bounded(wait_s, cap_s)), int(cap_s)))
+
+
+def clean(value: str) -> str:
+    """`value` made safe for a header: a line break there would leave Envoy's client hanging."""
+    return _UNPRINTABLE.sub("?", value)[:_LONGEST_VALUE]
+
+
+def _bounded(wait_s: float, cap_s: float) -> float:
+    # Written so that a NaN, which compares as false, gives the cap.
+    return max(0.0, wait_s) if wait_s < cap_s else cap_s
+
+
+def _integer(value: float, *, up: bool = False) -> int:
+    """`value` as a structured-field integer that is not negative; unknown is 0."""
+    if math.isnan(value) or value <= 0:
+        return 0
+    if value >= _LARGEST_STRUCTURED_INTEGER:
+        return _LARGEST_STRUCTURED_INTEGER
+    return math.ceil(value) if up else math.floor(value)

@@ -1,0 +1,85 @@
+"""What the access log tells of a finished or running request. See `Codec.decode_access_log`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+_METADATA_NAMESPACE = "envoy.filters.http.ext_authz"
+# envoy.data.accesslog.v3.AccessLogType
+_NOT_SET, _DOWNSTREAM_PERIODIC, _DOWNSTREAM_END = 0, 5, 6
+_CLIENT_LEFT_DETAILS = frozenset({"downstream_remote_disconnect", "http2.remote_reset"})
+
+
+@dataclass(frozen=True, slots=True)
+class AccessLogEntry:
+    """One entry of a request that carries a decision's id.
+
+    `final` entries end the request; `periodic` ones only show that it still runs. `status` is
+    the HTTP status the client got, 0 if none. `duration_s` is from the first byte in to the last
+    byte out. `upstream` is host:port, an IPv6 host in brackets; None if no server was reached.
+    """
+
+    decision_id: str
+    status: int
+    final: bool
+    periodic: bool
+    duration_s: float
+    upstream: str | None
+    client_left: bool
+    upstream_reset: bool
+    response_bytes: int
+
+
+def read_entry(entry: Any) -> AccessLogEntry | None:
+    """Read one decoded HTTPAccessLogEntry; None if no decision's id is in it.
+
+    Fields are read one by one: rendering whole entries fails on messages of unknown types.
+    """
+    common = entry.common_properties
+    decision_id = _decision_id(common.metadata.filter_metadata)
+    if not decision_id:
+        return None
+    kind = common.access_log_type
+    flags = common.response_flags
+    response = entry.response
+    return AccessLogEntry(
+        decision_id=decision_id,
+        status=response.response_code.value,
+        # Before Envoy named the types, only this flag told an entry of a running request.
+        final=kind == _DOWNSTREAM_END or (kind == _NOT_SET and not common.intermediate_log_entry),
+        periodic=kind == _DOWNSTREAM_PERIODIC
+        or (kind == _NOT_SET and common.intermediate_log_entry),
+        duration_s=_duration_s(common),
+        upstream=_address(common.upstream_remote_address),
+        client_left=flags.downstream_connection_termination
+        or flags.downstream_remote_reset
+        or response.response_code_details in _CLIENT_LEFT_DETAILS,
+        upstream_reset=flags.upstream_remote_reset
+        or flags.upstream_connection_termination
+        or flags.upstream_connection_failure,
+        response_bytes=response.response_body_bytes,
+    )
+
+
+def _decision_id(filter_metadata: Any) -> str:
+    # Indexing a protobuf map adds what is missing, so look before.
+    if _METADATA_NAMESPACE not in filter_metadata:
+        return ""
+    fields = filter_metadata[_METADATA_NAMESPACE].fields
+    return str(fields["decision_id"].string_value) if "decision_id" in fields else ""
+
+
+def _duration_s(common: Any) -> float:
+    duration = (
+        common.duration if common.HasField("duration") else common.time_to_last_downstream_tx_byte
+    )
+    return max(0.0, float(duration.seconds + duration.nanos / 1e9))
+
+
+def _address(address: Any) -> str | None:
+    socket = address.socket_address
+    if not socket.address:
+        return None
+    host = f"[{socket.address}]" if ":" in socket.address else socket.address
+    return f"{host}:{socket.port_value}"
