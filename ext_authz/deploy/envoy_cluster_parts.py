@@ -1,0 +1,92 @@
+"""The clusters of the Envoy bootstrap as templates: the gate's, and one for each pool.
+
+PURE. `$name` is filled in by `envoy.py`.
+"""
+
+from __future__ import annotations
+
+GATE_CLUSTERS = """\
+# Raised here only: at the default of 1024 a burst of checks would be refused by Envoy itself.
+- name: ext_authz
+  type: $type
+  dns_lookup_family: V4_PREFERRED
+  connect_timeout: 0.25s
+  circuit_breakers: {thresholds: [{max_requests: 100000, max_pending_requests: 100000, max_connections: 100000}]}
+  typed_extension_protocol_options: &h2
+    envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+      "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+      explicit_http_config: {http2_protocol_options: {}}
+  load_assignment: {cluster_name: ext_authz, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: &gate {address: $host, port_value: $port}}}}]}]}
+# The same server; a cluster of its own, so that log streams and checks share no connection or breaker.
+- name: ext_authz_access_log
+  type: $type
+  dns_lookup_family: V4_PREFERRED
+  connect_timeout: 0.25s
+  typed_extension_protocol_options: *h2
+  load_assignment: {cluster_name: ext_authz_access_log, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: *gate}}}]}]}
+"""  # noqa: E501
+
+POOL_CLUSTER = """\
+- name: $cluster
+  type: $type
+  dns_lookup_family: V4_PREFERRED
+  connect_timeout: 1s
+  # The static backstop, in force even when the gate is off, gone or wrong: as many requests as the
+  # servers run at once; one more answers 503 with x-envoy-overloaded. Connections are not the scarce
+  # thing: idle ones of other workers must not starve a pool that has room.
+  circuit_breakers: {thresholds: [{max_requests: $slots, max_pending_requests: $slots, max_connections: $connections}]}
+$policy
+$tls  load_assignment:
+    cluster_name: $cluster
+    endpoints:
+    - lb_endpoints:
+$endpoints
+"""  # noqa: E501
+
+OVERRIDE_HOST = """\
+# The endpoint the gate chose; the least loaded one when it named none, or one that is gone.
+load_balancing_policy:
+  policies:
+  - typed_extension_config:
+      name: envoy.load_balancing_policies.override_host
+      typed_config:
+        "@type": type.googleapis.com/envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost
+        override_host_sources: [{header: x-gpu-endpoint}]
+        fallback_policy:
+          policies:
+          - typed_extension_config:
+              name: envoy.load_balancing_policies.least_request
+              typed_config: {"@type": type.googleapis.com/envoy.extensions.load_balancing_policies.least_request.v3.LeastRequest}
+"""  # noqa: E501
+
+SUBSET = """\
+# The endpoint the gate chose, by label, because override_host knows addresses only and the gate
+# knows names; the least loaded one when it named none, or one that is gone.
+load_balancing_policy:
+  policies:
+  - typed_extension_config:
+      name: envoy.load_balancing_policies.subset
+      typed_config:
+        "@type": type.googleapis.com/envoy.extensions.load_balancing_policies.subset.v3.Subset
+        fallback_policy: ANY_ENDPOINT
+        subset_selectors: [{keys: [endpoint], fallback_policy: ANY_ENDPOINT}]
+        subset_lb_policy:
+          policies:
+          - typed_extension_config:
+              name: envoy.load_balancing_policies.least_request
+              typed_config: {"@type": type.googleapis.com/envoy.extensions.load_balancing_policies.least_request.v3.LeastRequest}
+"""  # noqa: E501
+
+TLS = """\
+# Endpoints marked tls are spoken to over TLS and must prove the name in their URL.
+transport_socket_matches:
+- name: tls
+  match: {tls: true}
+  transport_socket:
+    name: envoy.transport_sockets.tls
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
+      auto_host_sni: true
+      auto_sni_san_validation: true
+      common_tls_context: {validation_context: {trusted_ca: {filename: /etc/ssl/certs/ca-certificates.crt}}}
+"""  # noqa: E501
