@@ -1,0 +1,220 @@
+"""A checked file to `Settings`. Nothing here can fail; defaults that hang on others live here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ext_authz.config.schema import (
+    AdmissionControl,
+    LimitsBody,
+    PathTargets,
+    PoolBody,
+    SloSection,
+    Targets,
+    TenantBody,
+    TypeBody,
+)
+from ext_authz.settings import (
+    AdmissionSettings,
+    CostRules,
+    EdgeSettings,
+    Endpoint,
+    FallbackAction,
+    Pool,
+    PriorityClass,
+    RequestType,
+    RetryRules,
+    ServerSettings,
+    Settings,
+    Slo,
+    TelemetrySettings,
+    Tenant,
+    TenantLimits,
+    TypeRule,
+)
+
+DEFAULT_TYPE = "default"
+DEFAULT_SLO_MS = 150.0
+
+
+def build(config: AdmissionControl, keys: Mapping[bytes, str], fingerprint: str) -> Settings:
+    """The settings a configuration means."""
+    source = config.metrics_source
+    server = config.server
+    return Settings(
+        admission=_admission(config),
+        edge=_edge(config),
+        server=ServerSettings(
+            grpc_listen=server.grpc_listen,
+            admin_listen=server.admin_listen,
+            key_headers=tuple(server.api_key_headers),
+            drain_s=server.drain,
+            max_message_bytes=server.max_message_bytes,
+        ),
+        telemetry=TelemetrySettings(
+            source=source.type,
+            interval_s=source.scrape_interval,
+            timeout_s=timeout_s(config),
+            max_page_bytes=source.max_page_bytes,
+        ),
+        keys=MappingProxyType(dict(keys)),
+        fingerprint=fingerprint,
+    )
+
+
+def timeout_s(config: AdmissionControl) -> float:
+    """How long one scrape may take: never so long that it meets the next one."""
+    source = config.metrics_source
+    return min(source.scrape_interval, 1.0) if source.timeout is None else source.timeout
+
+
+def stale_after_s(config: AdmissionControl) -> float:
+    """Default age limit: two lost scrapes are forgiven."""
+    source = config.metrics_source
+    return (
+        max(3 * source.scrape_interval, 1.0) if source.stale_after is None else source.stale_after
+    )
+
+
+def least_check_timeout_s(config: AdmissionControl) -> float:
+    """Envoy must outwait the longest hold, with time left for the answer."""
+    return max(config.hold.limit + 0.3, 0.5)
+
+
+def lease_s(config: AdmissionControl) -> float:
+    """Two lost periodic reports must not end a running stream's reservation."""
+    if config.server.lease is not None:
+        return config.server.lease
+    return max(3 * config.edge.access_log_periodic, 15.0)
+
+
+def default_e2e_ms(slo: SloSection) -> float:
+    """The end-to-end promise where no path says otherwise."""
+    if slo.default.e2e_ms is not None:
+        return slo.default.e2e_ms
+    return DEFAULT_SLO_MS if slo.default_ms is None else slo.default_ms
+
+
+def type_names(config: AdmissionControl) -> frozenset[str]:
+    """Every request type, the built-in one included."""
+    return frozenset({DEFAULT_TYPE, *config.scheduling.types})
+
+
+def tenant_types(tenant: TenantBody) -> tuple[str, ...]:
+    """The types a tenant may use, its default first."""
+    if tenant.types is not None:
+        return tuple(dict.fromkeys(tenant.types))
+    return (tenant.type or DEFAULT_TYPE,)
+
+
+def _admission(config: AdmissionControl) -> AdmissionSettings:
+    scheduling = config.scheduling
+    bodies = {DEFAULT_TYPE: TypeBody(), **scheduling.types}
+    stale_s = stale_after_s(config)
+    return AdmissionSettings(
+        enabled=config.enabled,
+        enforce=config.enforcement == "enforce",
+        margin_s=config.safety_margin_ms / 1000,
+        fallback=FallbackAction(config.fallback_action),
+        default_slo=_slo(config.slo.default, default_e2e_ms(config.slo)),
+        path_slos=MappingProxyType(
+            {path: _path_slo(targets) for path, targets in config.slo.requests.items()}
+        ),
+        types=MappingProxyType({name: _type(name, body) for name, body in bodies.items()}),
+        type_rules=tuple(
+            TypeRule(rule.type, rule.path, rule.model, rule.tenant)
+            for rule in scheduling.type_rules
+        ),
+        type_header=scheduling.type_header,
+        deadline_header=scheduling.deadline_header,
+        reserve_ratio=scheduling.shared_capacity_reserve,
+        pools=MappingProxyType({pool.name: _pool(pool, stale_s) for pool in config.pools}),
+        tenants=MappingProxyType({tenant.name: _tenant(tenant) for tenant in config.tenants}),
+        cost=CostRules(**config.cost.model_dump()),
+        retry=RetryRules(config.retry.cap),
+        lease_s=lease_s(config),
+    )
+
+
+def _edge(config: AdmissionControl) -> EdgeSettings:
+    edge = config.edge
+    timeout = least_check_timeout_s(config) if edge.check_timeout is None else edge.check_timeout
+    return EdgeSettings(
+        listen=edge.listen,
+        requests_per_second=edge.requests_per_second,
+        burst=edge.burst,
+        max_keys=edge.max_keys,
+        keyless_requests_per_second=edge.keyless_requests_per_second,
+        max_body_bytes=edge.max_body_bytes,
+        failure_mode_allow=edge.failure_mode == "allow",
+        check_timeout_s=timeout,
+        access_log_flush_s=edge.access_log_flush,
+        access_log_periodic_s=edge.access_log_periodic,
+    )
+
+
+def _seconds(value_ms: float | None) -> float | None:
+    return None if value_ms is None else value_ms / 1000
+
+
+def _slo(targets: Targets, e2e_ms: float | None) -> Slo:
+    return Slo(_seconds(e2e_ms), _seconds(targets.ttft_ms), _seconds(targets.tpot_ms))
+
+
+def _path_slo(targets: PathTargets) -> Slo:
+    return _slo(targets, targets.e2e_ms if targets.slo_ms is None else targets.slo_ms)
+
+
+def _type(name: str, body: TypeBody) -> RequestType:
+    priority = PriorityClass[body.priority_class.upper()]
+    return RequestType(name, body.weight, priority, body.max_concurrent)
+
+
+def _pool(pool: PoolBody, stale_s: float) -> Pool:
+    return Pool(
+        name=pool.name,
+        engine=pool.engine,
+        endpoints=tuple(
+            Endpoint(
+                address=(address := address_of(body.url)),
+                url=body.url,
+                max_concurrency=body.max_concurrency or pool.max_concurrency,
+                device=body.device or address,
+                region=body.region,
+            )
+            for body in pool.endpoints
+        ),
+        models=frozenset(pool.models),
+        demote_to=pool.demote_to,
+        stale_after_s=stale_s if pool.stale_after is None else pool.stale_after,
+        kv_guard_ratio=pool.kv_guard,
+    )
+
+
+def address_of(url: str) -> str:
+    """host:port of a normalised endpoint URL."""
+    return url.partition("://")[2]
+
+
+def _tenant(tenant: TenantBody) -> Tenant:
+    return Tenant(
+        name=tenant.name,
+        weight=tenant.weight,
+        types=tenant_types(tenant),
+        models=None if tenant.models is None else frozenset(tenant.models),
+        default_model=tenant.default_model,
+        may_demote=tenant.demote == "allowed",
+        limits=_limits(tenant.limits),
+    )
+
+
+def _limits(limits: LimitsBody) -> TenantLimits:
+    """A bucket holds at least one request, and by default what one period brings."""
+    return TenantLimits(
+        requests_per_second=limits.requests_per_second,
+        request_burst=limits.burst or max(1.0, limits.requests_per_second or 1.0),
+        tokens_per_minute=limits.tokens_per_minute,
+        token_burst=limits.token_burst or max(1.0, limits.tokens_per_minute or 1.0),
+        max_concurrent=limits.max_concurrent,
+    )

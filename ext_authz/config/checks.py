@@ -1,0 +1,232 @@
+"""Rules over more than one key: names that must exist, times that must fit, nothing twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ext_authz.config import build
+from ext_authz.config.locate import Loc
+from ext_authz.config.report import Report
+from ext_authz.config.schema import AdmissionControl, PoolBody, Targets
+
+
+def check(config: AdmissionControl, report: Report) -> None:
+    """Note every problem, warning and unbuilt thing of a file whose parts are well formed."""
+    for rule in _RULES:
+        rule(config, report)
+
+
+def _modes(config: AdmissionControl, report: Report) -> None:
+    source = config.metrics_source
+    if config.mode != "predictive":
+        report.not_built(("mode",), f"{config.mode} is not built yet", "write predictive")
+    if source.type != "scrape":
+        report.not_built(
+            ("metrics_source", "type"), f"{source.type} is not built yet", "write scrape"
+        )
+    if source.streaming_feedback:
+        report.not_built(
+            ("metrics_source", "streaming_feedback"), "is not built yet", "write false"
+        )
+    for index, pool in enumerate(config.pools):
+        if pool.engine != "vllm":
+            report.not_built(
+                ("pools", index, "engine"),
+                f"metrics of {pool.engine} are not read yet",
+                "write vllm if the servers show vLLM's metrics",
+            )
+    if config.hold.model_fields_set:
+        report.warn(
+            ("hold", "limit"),
+            "requests are not held yet: this only lengthens Envoy's check timeout",
+            "leave it out until holding is built",
+        )
+
+
+def _telemetry(config: AdmissionControl, report: Report) -> None:
+    source = config.metrics_source
+    if not report.whole("metrics_source"):
+        return
+    interval_s = source.scrape_interval
+    if source.type == "scrape" and not 0.1 <= interval_s <= 15:
+        report.problem(
+            ("metrics_source", "scrape_interval"),
+            "is not from 100ms to 15s, as scraping needs",
+            "write a time from 100ms to 15s",
+        )
+    if source.type == "scrape" and source.url is not None:
+        report.warn(
+            ("metrics_source", "url"),
+            "is not used: scrape asks every endpoint of every pool",
+            "delete it",
+        )
+    if source.timeout is not None and source.timeout > interval_s:
+        report.problem(
+            ("metrics_source", "timeout"),
+            "is longer than scrape_interval",
+            f"write at most {interval_s:g}s",
+        )
+    places: list[tuple[Loc, float | None]] = [
+        (("metrics_source", "stale_after"), source.stale_after)
+    ]
+    for index, pool in enumerate(config.pools):
+        places.append((("pools", index, "stale_after"), pool.stale_after))
+    for loc, stale_s in places:
+        if stale_s is not None and stale_s < interval_s:
+            report.problem(
+                loc,
+                "is shorter than scrape_interval: every sample would be stale before the next",
+                f"write at least {interval_s:g}s; three intervals forgive two lost scrapes",
+            )
+
+
+def _slos(config: AdmissionControl, report: Report) -> None:
+    slo = config.slo
+    margin_ms = config.safety_margin_ms
+    if slo.default_ms is not None and slo.default.e2e_ms is not None:
+        report.problem(
+            ("slo", "default", "e2e_ms"), "says the same as slo.default_ms", "delete one of them"
+        )
+    entries: list[tuple[Loc, Targets, float | None]] = [
+        (("slo", "default"), slo.default, build.default_e2e_ms(slo))
+    ]
+    for path, body in slo.requests.items():
+        where = ("slo", "requests", path)
+        if body.slo_ms is not None and body.e2e_ms is not None:
+            report.problem((*where, "e2e_ms"), "says the same as slo_ms", "delete one of them")
+        if not body.model_fields_set and report.whole("slo"):
+            report.problem(where, "promises nothing", "write slo_ms, or delete the path")
+        entries.append((where, body, body.slo_ms or body.e2e_ms))
+    for loc, targets, e2e_ms in entries:
+        for name in ("ttft_ms", "tpot_ms"):
+            if getattr(targets, name) is not None:
+                report.warn(
+                    (*loc, name), "is not acted on yet", "write e2e_ms to have a promise kept"
+                )
+        if e2e_ms is not None and e2e_ms <= margin_ms:
+            report.warn(
+                loc,
+                f"{e2e_ms:g} ms is not above safety_margin_ms: only idle endpoints will admit",
+                "raise the promise or lower safety_margin_ms",
+            )
+
+
+def _type_rules(config: AdmissionControl, report: Report) -> None:
+    types = build.type_names(config)
+    tenants = {tenant.name for tenant in config.tenants}
+    for index, rule in enumerate(config.scheduling.type_rules):
+        loc = ("scheduling", "type_rules", index)
+        if rule.type not in types and report.whole("scheduling"):
+            report.problem(
+                (*loc, "type"), f"no type is named {rule.type}", "add it to scheduling.types"
+            )
+        if rule.tenant is not None and rule.tenant not in tenants and report.whole("tenants"):
+            report.problem(
+                (*loc, "tenant"), f"no tenant is named {rule.tenant}", "add it to tenants"
+            )
+
+
+def _pools(config: AdmissionControl, report: Report) -> None:
+    if not config.pools and report.whole("pools"):
+        report.warn((), "there are no pools: nothing can be admitted", "add pools")
+    names: dict[str, int] = {}
+    addresses: dict[str, int] = {}
+    for index, pool in enumerate(config.pools):
+        loc: Loc = ("pools", index, "name")
+        if pool.name in names:
+            report.problem(
+                loc, f"the pool on line {names[pool.name]} has this name too", "rename one of them"
+            )
+        names.setdefault(pool.name, report.line(loc))
+        for place, body in enumerate(pool.endpoints):
+            loc = ("pools", index, "endpoints", place)
+            key = build.address_of(body.url)
+            if key in addresses:
+                report.problem(
+                    loc,
+                    f"{key} is an endpoint already, on line {addresses[key]}",
+                    "list each server once; several models of one server go into one pool",
+                )
+            addresses.setdefault(key, report.line(loc))
+
+
+def _demotion(config: AdmissionControl, report: Report) -> None:
+    if not report.whole("pools"):
+        return
+    pools = {pool.name: pool for pool in config.pools}
+    seen: set[str] = set()
+    for index, pool in enumerate(config.pools):
+        loc = ("pools", index, "demote_to")
+        if pool.demote_to is None:
+            continue
+        target = pools.get(pool.demote_to)
+        if target is None:
+            report.problem(loc, f"no pool is named {pool.demote_to}", "name one of the pools")
+            continue
+        cycle = _cycle(pool.name, pools)
+        if cycle and not seen.intersection(cycle):
+            seen.update(cycle)
+            report.problem(
+                loc,
+                f"demotion goes in a circle: {' > '.join([*cycle, cycle[0]])}",
+                "delete one demote_to of the circle",
+            )
+        if target.models and not (pool.models and set(pool.models) <= set(target.models)):
+            missing = sorted(set(pool.models) - set(target.models))
+            what = ", ".join(missing[:5]) or "any model"
+            report.problem(
+                loc,
+                f"{target.name} does not serve {what}, which {pool.name} does",
+                f"add it to the models of {target.name} (served-name aliases count), "
+                "or delete demote_to",
+            )
+
+
+def _cycle(start: str, pools: dict[str, PoolBody]) -> list[str]:
+    """The pools on the circle that leads from `start` back to it, or nothing."""
+    path = [start]
+    while (name := pools[path[-1]].demote_to) in pools and name is not None:
+        if name == start:
+            return path
+        if name in path:
+            return []
+        path.append(name)
+    return []
+
+
+def _listeners(config: AdmissionControl, report: Report) -> None:
+    edge, server = config.edge, config.server
+    if not report.whole("edge", "server", "hold"):
+        return
+    least_s = build.least_check_timeout_s(config)
+    if edge.check_timeout is not None and edge.check_timeout < least_s:
+        report.problem(
+            ("edge", "check_timeout"),
+            "is shorter than hold.limit + 300ms, or than 500ms",
+            f"write at least {round(least_s * 1000)}ms, or delete it",
+        )
+    if server.lease is not None and server.lease < 2 * edge.access_log_periodic:
+        report.problem(
+            ("server", "lease"),
+            "is shorter than two reports of edge.access_log_periodic: running work would expire",
+            f"write at least {2 * edge.access_log_periodic:g}s, or delete it",
+        )
+    if server.grpc_listen == server.admin_listen and not server.grpc_listen.endswith(":0"):
+        report.problem(
+            ("server", "admin_listen"), "is the same as grpc_listen", "choose another port"
+        )
+    if len(set(server.api_key_headers)) != len(server.api_key_headers):
+        report.problem(
+            ("server", "api_key_headers"), "names a header twice", "list each header once"
+        )
+
+
+_RULES: tuple[Callable[[AdmissionControl, Report], None], ...] = (
+    _modes,
+    _telemetry,
+    _slos,
+    _type_rules,
+    _pools,
+    _demotion,
+    _listeners,
+)
