@@ -1,0 +1,1 @@
+"""What each API's body means: functions that read a parsed document into a tally."""
