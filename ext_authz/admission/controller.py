@@ -64,18 +64,19 @@ class Controller:
                 break
         return self._enforced(ask, self._refuse(ask, first, reason, now), first, now)
 
-    def settle(self, outcome: Outcome, now: float) -> bool:
-        """An admitted request ended; False if its reservation is not open (late, doubled)."""
+    def settle(self, outcome: Outcome, now: float) -> Reservation | None:
+        """An admitted request ended: what was charged for it, None if its reservation is not
+        open (late, doubled, never ours)."""
         reservation = self.ledger.close(outcome.reservation_id)
         if reservation is None:
-            return False
+            return None
         reservation.release()
         completed = 200 <= outcome.status < 300 and not (
             outcome.client_left or outcome.upstream_reset
         )
         if completed:
             reservation.endpoint.execution.finished(outcome.duration_s, now)
-        return True
+        return reservation
 
     def cancel(self, reservation_id: str, now: float) -> bool:
         """The caller left before it had the answer; False if nothing was open."""
@@ -162,6 +163,7 @@ class Controller:
                 id=ask.id,
                 tenant=ask.tenant.name,
                 type=ask.type.name,
+                pool=view.pool.spec.name,
                 endpoint=endpoint,
                 shares=view.pool.shares,
                 flow=view.flow,
@@ -190,7 +192,7 @@ class Controller:
         execution_s, slots = UNKNOWN_EXECUTION_S, 1.0
         if view is not None:
             execution_s = view.execution_s or execution_s
-            slots = max(1.0, view.pool.shares.nominal(view.flow))
+            slots = max(1.0, view.pool.shares.share(view.flow))
         # A slot of the flow's own share comes free this often.
         gap_s = execution_s / slots
         wait = gap_s + (view.wait_s if view is not None else 0.0)

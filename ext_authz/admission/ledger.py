@@ -24,6 +24,7 @@ class Reservation:
     id: str
     tenant: str
     type: str
+    pool: str
     endpoint: EndpointState
     shares: Shares
     flow: Flow

@@ -1,20 +1,23 @@
-"""Who may hold how many of a pool's slots: weighted shares with borrowing.
+"""Who may hold how many of a pool's slots: weighted max-min shares with borrowing.
 
 PURE. The unit is a slot held for a second, so a tenant pays for work, not for requests. A flow
-is one tenant's traffic of one request type; its nominal share is slots x weight / weights of
-all flows seen lately. Within its nominal share a flow is bounded only by capacity. Beyond it,
-it borrows what is free after the room that others are expected to use of their own shares:
-their recent peak, or the whole share while one of them is being refused. With room to spare
-nobody is refused for being over a share; nothing is saved up while away.
+is one tenant's traffic of one request type. The pool's slots are filled like water: every flow
+gets up to `weight x level`, those that want less leave the rest to the others. What a flow wants
+is its recent peak and one more, or without end while it is being refused below its share.
+
+Within its share a flow is bounded only by capacity. Beyond it, it may take what is free once the
+room that others are expected to use of their shares is kept for them. With room to spare nobody
+is refused for being over a share, and nothing is saved up while away.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import exp, inf
 
 from ext_authz.model import RetryHint
 
-# How long a silent flow still counts in the divisor, and still has room kept for it.
+# How long a silent flow still counts among those that share, and still has room kept for it.
 DIVISOR_S = 10.0
 KEEP_ROOM_S = 2.0
 # How long a peak is remembered, and how often time-driven numbers are brought up to date.
@@ -39,6 +42,28 @@ class Flow:
         self.refused_s = -inf
         self.active_until_s = 0.0
 
+    @property
+    def wanted(self) -> float:
+        """Slots the flow would use if it could have them. One above its peak: demand grows by
+        single requests."""
+        if self.seen_s - self.refused_s < KEEP_ROOM_S:
+            return inf
+        return self.peak + 1.0
+
+
+def water_level(capacity: float, flows: Iterable[tuple[float, float]]) -> float:
+    """The level L at which flows of (weight, wanted) that get min(wanted, weight x L) use up
+    `capacity`; infinite if they all get what they want (weighted max-min fairness)."""
+    ordered = sorted((wanted / weight, weight, wanted) for weight, wanted in flows)
+    weights = sum(weight for _, weight, _ in ordered)
+    left = capacity
+    for fill, weight, wanted in ordered:
+        if fill * weights > left:
+            return left / weights
+        left -= wanted
+        weights -= weight
+    return inf
+
 
 class Shares:
     """The flows of one pool. `kept` of a flow is the unused room held back for it."""
@@ -47,7 +72,7 @@ class Shares:
         self.slots = slots
         self.used = 0
         self._flows: dict[FlowKey, Flow] = {}
-        self._weights = 0.0
+        self._level = inf
         self._kept = 0.0
         self._refreshed_s = -inf
 
@@ -56,25 +81,23 @@ class Shares:
         flow = self._flows.get(key)
         if flow is None:
             flow = self._flows[key] = Flow(key, weight)
-            self._weights += weight
-        elif flow.weight != weight:
-            self._weights += weight - flow.weight
-            flow.weight = weight
+            self._refreshed_s = -inf
+        flow.weight = weight
         flow.seen_s = now
         flow.active_until_s = max(flow.active_until_s, now + DIVISOR_S)
         if now - self._refreshed_s >= REFRESH_S:
             self._refresh(now)
         return flow
 
-    def nominal(self, flow: Flow) -> float:
-        """Slots that are the flow's by weight among the flows seen lately."""
-        return self.slots * flow.weight / self._weights
+    def share(self, flow: Flow) -> float:
+        """Slots that are the flow's own: all of them while there is enough for everybody."""
+        return min(float(self.slots), flow.weight * self._level)
 
     def allowance(self, flow: Flow, load: float) -> float:
         """Slots the flow may hold while the pool carries `load` requests in all (ours and
-        others'): its nominal share, or what it can borrow beyond it; never less than one."""
+        others'): its share, or what it can borrow beyond it; never less than one."""
         free = self.slots - load - (self._kept - flow.kept)
-        return max(1.0, self.nominal(flow), flow.used + free)
+        return max(1.0, self.share(flow), flow.used + free)
 
     def admitted(self, flow: Flow) -> None:
         """One more of the flow's requests holds a slot."""
@@ -90,11 +113,10 @@ class Shares:
         self._keep(flow)
 
     def refused(self, flow: Flow, retry: RetryHint, now: float) -> None:
-        """The flow wanted more. It stays in the divisor until it had time to come back."""
+        """The flow wanted more. It stays among those that share until it had time to return."""
         flow.active_until_s = max(flow.active_until_s, now + retry.after_s + DIVISOR_S)
-        if flow.used < self.nominal(flow):
-            flow.refused_s = now
-            self._keep(flow)
+        flow.refused_s = now
+        self._keep(flow)
 
     def resize(self, slots: int) -> None:
         """The pool's slots changed; flows and their holdings stay."""
@@ -106,29 +128,27 @@ class Shares:
         return tuple(self._flows.values())
 
     def _keep(self, flow: Flow) -> None:
-        nominal = self.nominal(flow)
-        if flow.seen_s - flow.refused_s < KEEP_ROOM_S:
-            wanted = nominal
-        else:
-            # One above the peak: demand grows by single requests.
-            wanted = min(nominal, flow.peak + 1.0)
-        kept = max(0.0, wanted - flow.used)
+        kept = max(0.0, min(flow.wanted, self.share(flow)) - flow.used)
         self._kept += kept - flow.kept
         flow.kept = kept
 
     def _refresh(self, now: float) -> None:
-        """Fade peaks, forget flows that left. O(flows), at most every `REFRESH_S`."""
+        """Fade peaks, forget flows that left, find the level. At most every `REFRESH_S`."""
         keep = exp(-(now - self._refreshed_s) / PEAK_MEMORY_S)
         self._refreshed_s = now
-        gone = [f.key for f in self._flows.values() if f.used == 0 and f.active_until_s < now]
-        for key in gone:
-            del self._flows[key]
-        self._weights = sum(flow.weight for flow in self._flows.values())
+        for flow in list(self._flows.values()):
+            if flow.used == 0 and flow.active_until_s < now:
+                del self._flows[flow.key]
+            elif now - flow.seen_s > KEEP_ROOM_S:
+                # Silent: it keeps what it holds and nothing is kept for it.
+                flow.peak = flow.used - 1.0
+                flow.refused_s = -inf
+            else:
+                flow.peak = max(float(flow.used), flow.peak * keep)
+        self._level = water_level(
+            self.slots, ((flow.weight, flow.wanted) for flow in self._flows.values())
+        )
         self._kept = 0.0
         for flow in self._flows.values():
             flow.kept = 0.0
-            if now - flow.seen_s > KEEP_ROOM_S:
-                flow.peak = float(flow.used)
-                continue
-            flow.peak = max(float(flow.used), flow.peak * keep)
             self._keep(flow)

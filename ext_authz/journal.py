@@ -1,0 +1,90 @@
+"""A bounded ring of recent decisions, and their explanation in plain words.
+
+Nothing a client wrote is kept but the model's name and the request id; no key, no prompt.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from ext_authz.model import Decision, Evidence, Verdict
+
+CAPACITY = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One decision as it went out. `at_s` is Unix time."""
+
+    at_s: float
+    request_id: str
+    decision: Decision
+
+
+class Journal:
+    """The last `CAPACITY` decisions, oldest dropped."""
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._entries: deque[Entry] = deque(maxlen=capacity)
+
+    def append(self, at_s: float, request_id: str, decision: Decision) -> None:
+        """Remember one decision."""
+        self._entries.append(Entry(at_s, request_id, decision))
+
+    def recent(self, count: int) -> tuple[Entry, ...]:
+        """The last `count` decisions, newest first."""
+        return tuple(entry for entry, _ in zip(reversed(self._entries), range(count), strict=False))
+
+    def find(self, name: str) -> Entry | None:
+        """The newest decision with this request id or reservation id."""
+        for entry in reversed(self._entries):
+            if name in {entry.request_id, entry.decision.reservation_id}:
+                return entry
+        return None
+
+
+def explain(entry: Entry) -> str:
+    """Why a request was answered as it was, with the numbers that were looked at."""
+    decision = entry.decision
+    who = f"tenant {decision.tenant or 'unknown'}"
+    if decision.type:
+        who += f", type {decision.type}"
+    if decision.model:
+        who += f", model {decision.model}"
+    lines = [f"request {entry.request_id or '-'} ({who}): {decision.verdict} ({decision.reason})"]
+    if decision.would_be is not decision.verdict:
+        lines.append(f"shadow mode: enforced, it would have been {decision.would_be}")
+    if decision.endpoint:
+        lines.append(f"sent to {decision.pool} at {decision.endpoint}")
+    if decision.estimate:
+        cost = decision.estimate
+        lines.append(f"cost: {cost.prompt_tokens} prompt + {cost.output_tokens} output tokens")
+    if decision.evidence:
+        lines += _evidence(decision.evidence)
+    if decision.limit:
+        state = decision.limit
+        lines.append(f"limit {state.name}: {state.limit:g} per {state.window_s:g} s is used up")
+    if decision.verdict is Verdict.REJECT and decision.retry:
+        retry = decision.retry
+        lines.append(
+            f"asked to come back in {retry.after_s:.2f} s ({retry.jitter_s:.2f} s of it jitter)"
+        )
+    return "\n".join(lines)
+
+
+def _evidence(seen: Evidence) -> list[str]:
+    limit = "unlimited" if seen.tenant_limit is None else f"{seen.tenant_limit:.1f}"
+    lines = [
+        f"pool: {seen.in_flight:.1f} in flight of {seen.slots} slots",
+        f"tenant: {seen.tenant_in_flight} in flight, may hold {limit}",
+    ]
+    if seen.execution_s is None:
+        lines.append("prediction: none yet, nothing has finished")
+    else:
+        budget = "no promise" if seen.budget_s is None else f"budget {seen.budget_s:.3f} s"
+        lines.append(
+            f"prediction: wait {seen.wait_s or 0.0:.3f} s + execution {seen.execution_s:.3f} s, "
+            f"{budget}"
+        )
+    return lines

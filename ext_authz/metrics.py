@@ -1,0 +1,137 @@
+"""Every metric, in one table. Counting is plain integers; Prometheus types exist only while a
+scrape is answered.
+
+Labels are configured names, `Reason` and `Verdict`: nothing a client sends can make a series.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Set
+from dataclasses import dataclass
+
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from ext_authz.model import Decision
+
+# Seconds spent in one Check, bytes in to bytes out.
+CHECK_BUCKETS_S = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25)
+
+Labels = tuple[str, ...]
+Reading = Iterable[tuple[Labels, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One metric: its name without the namespace, kind, labels and help text."""
+
+    name: str
+    kind: str
+    labels: Labels
+    help: str
+
+
+TABLE: tuple[Row, ...] = (
+    Row("decisions", "counter", ("tenant", "pool", "verdict", "would_be", "reason"),
+        "Checks answered, by what happened and why"),
+    Row("key_conflicts", "counter", (), "Requests whose headers carried different API keys"),
+    Row("partial_bodies", "counter", (), "Requests whose body Envoy cut before we saw its end"),
+    Row("access_log_entries", "counter", ("result",),
+        "Access-log entries: settled, renewed, unknown, unjoined, malformed"),
+    Row("endpoint_mismatches", "counter", ("pool",),
+        "Settled requests that Envoy sent to another endpoint than the one charged"),
+    Row("config_reloads", "counter", ("result",), "Configuration changes seen: loaded, refused"),
+    Row("reservations_expired", "counter", (), "Reservations ended by their lease"),
+    Row("telemetry_reads", "counter", ("endpoint", "result"), "Scrapes: success, failure"),
+    Row("in_flight", "gauge", ("pool", "endpoint"), "Own unsettled reservations"),
+    Row("foreign_load", "gauge", ("pool", "endpoint"), "Requests in the engine from elsewhere"),
+    Row("slots", "gauge", ("pool", "endpoint"), "Configured concurrency"),
+    Row("execution_seconds", "gauge", ("pool", "endpoint"), "Mean execution in use"),
+    Row("telemetry_age_seconds", "gauge", ("pool", "endpoint"),
+        "Age of the last sample; absent while there was none"),
+    Row("config_info", "gauge", ("fingerprint",), "The running configuration"),
+    Row("config_age_seconds", "gauge", (), "Time since the running configuration was loaded"),
+)  # fmt: skip
+_ROWS = {row.name: row for row in TABLE}
+CHECK_SECONDS = "check_seconds"
+NAMESPACE = "ext_authz_"
+
+
+class Metrics(Collector):
+    """Counts, and answers a scrape. Gauges and foreign counters are read when scraped."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[Labels]] = {
+            row.name: Counter() for row in TABLE if row.kind == "counter"
+        }
+        self._readers: dict[str, Callable[[], Reading]] = {}
+        self._decisions = self._counts["decisions"]
+        self._check_buckets = [0] * (len(CHECK_BUCKETS_S) + 1)
+        self._check_sum_s = 0.0
+
+    def count(self, name: str, *labels: str) -> None:
+        """Add one to a counter of the table."""
+        self._counts[name][labels] += 1
+
+    def value(self, name: str, *labels: str) -> int:
+        """A counter's value, for tests and the status page."""
+        return self._counts[name][labels]
+
+    def decided(self, decision: Decision, seconds: float) -> None:
+        """Count one answered Check."""
+        self._decisions[
+            (
+                decision.tenant or "unknown",
+                decision.pool or "",
+                decision.verdict,
+                decision.would_be,
+                decision.reason,
+            )
+        ] += 1
+        self._check_buckets[bisect_left(CHECK_BUCKETS_S, seconds)] += 1
+        self._check_sum_s += seconds
+
+    def read_with(self, name: str, reader: Callable[[], Reading]) -> None:
+        """Have a metric of the table read by `reader` at each scrape."""
+        self._readers[_ROWS[name].name] = reader
+
+    def keep_tenants(self, tenants: Set[str]) -> None:
+        """Drop the series of tenants that are no longer configured."""
+        for labels in [k for k in self._decisions if k[0] not in tenants and k[0] != "unknown"]:
+            del self._decisions[labels]
+
+    def collect(self) -> Iterator[Metric]:
+        """What prometheus_client renders."""
+        for row in TABLE:
+            reading = self._readers.get(row.name, self._counts.get(row.name, Counter()).items)()
+            family: Metric
+            if row.kind == "counter":
+                counter = CounterMetricFamily(NAMESPACE + row.name, row.help, labels=row.labels)
+                for labels, value in reading:
+                    counter.add_metric(labels, value)
+                family = counter
+            else:
+                gauge = GaugeMetricFamily(NAMESPACE + row.name, row.help, labels=row.labels)
+                for labels, value in reading:
+                    gauge.add_metric(labels, value)
+                family = gauge
+            yield family
+        yield self._check_seconds()
+
+    def _check_seconds(self) -> Metric:
+        cumulative, buckets = 0, []
+        for bound, count in zip((*CHECK_BUCKETS_S, "+Inf"), self._check_buckets, strict=True):
+            cumulative += count
+            buckets.append((str(bound), cumulative))
+        family = HistogramMetricFamily(
+            NAMESPACE + CHECK_SECONDS, "Time of one Check, bytes in to bytes out"
+        )
+        family.add_metric([], buckets, self._check_sum_s)
+        return family

@@ -1,0 +1,106 @@
+"""The gate: one configuration's identity, intake and controller, swapped together at a reload.
+
+No policy lives here. Everything is synchronous on the one event loop, so a decision sees one
+configuration and one set of telemetry from start to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+from ext_authz.admission.controller import Controller
+from ext_authz.admission.intake import Intake
+from ext_authz.estimation.parsing import is_preflight, parse
+from ext_authz.journal import Journal
+from ext_authz.metrics import Metrics
+from ext_authz.model import Api, Decision, HttpCall, Outcome, Reason, Verdict
+from ext_authz.serving.entries import AccessLogEntry
+from ext_authz.serving.identity import Identity
+from ext_authz.settings import Settings
+from ext_authz.snapshot import EndpointSample
+
+_PREFLIGHT = Decision(Verdict.ADMIT, Reason.PREFLIGHT, Verdict.ADMIT)
+_DISABLED = Decision(Verdict.ADMIT, Reason.DISABLED, Verdict.ADMIT)
+_UNKNOWN_KEY = Decision(Verdict.REJECT, Reason.UNKNOWN_KEY, Verdict.REJECT)
+
+
+class Gate:
+    """Decides calls and takes in what happened to them."""
+
+    def __init__(
+        self, settings: Settings, ids: Iterator[str], rng: Random, metrics: Metrics, now: float
+    ) -> None:
+        self.settings = settings
+        self.journal = Journal()
+        self.metrics = metrics
+        self.controller = Controller(settings.admission, rng, now)
+        self._ids = ids
+        self._identity = Identity(settings.keys, settings.server.key_headers)
+        self._intake = Intake(settings.admission)
+
+    def reconfigure(self, settings: Settings, now: float) -> None:
+        """Swap the configuration; nothing in flight is lost."""
+        self.settings = settings
+        self._identity = Identity(settings.keys, settings.server.key_headers)
+        self._intake = Intake(settings.admission)
+        self.controller.reconfigure(settings.admission, now)
+        self.metrics.keep_tenants(settings.admission.tenants.keys())
+
+    def decide(self, call: HttpCall, now: float) -> tuple[Decision, Api]:
+        """The decision, and the API whose error shape the caller understands."""
+        admission = self.settings.admission
+        if is_preflight(call):
+            return _PREFLIGHT, Api.OTHER
+        request = parse(call)
+        if not admission.enabled:
+            return _DISABLED, request.api
+        who = self._identity.of(call.headers)
+        if who.conflict:
+            self.metrics.count("key_conflicts")
+        if request.partial:
+            self.metrics.count("partial_bodies")
+        tenant = None if who.tenant is None else admission.tenants[who.tenant]
+        if tenant is None:
+            return self._shadowed(_UNKNOWN_KEY), request.api
+        ask = self._intake.ask(next(self._ids), tenant, call, request)
+        if isinstance(ask, Decision):
+            return self._shadowed(ask), request.api
+        return self.controller.arrive(ask, now), request.api
+
+    def ended(self, entry: AccessLogEntry, now: float) -> None:
+        """Take in one access-log entry that carries a decision id."""
+        if entry.periodic:
+            renewed = self.controller.renew(entry.decision_id, now)
+            self.metrics.count("access_log_entries", "renewed" if renewed else "unknown")
+            return
+        if not entry.final:
+            return
+        outcome = Outcome(
+            reservation_id=entry.decision_id,
+            status=entry.status,
+            duration_s=entry.duration_s,
+            upstream=entry.upstream,
+            client_left=entry.client_left,
+            upstream_reset=entry.upstream_reset,
+        )
+        charged = self.controller.settle(outcome, now)
+        self.metrics.count("access_log_entries", "settled" if charged else "unknown")
+        if charged and entry.upstream and entry.upstream != charged.endpoint.spec.address:
+            self.metrics.count("endpoint_mismatches", charged.pool)
+
+    def observe(self, sample: EndpointSample) -> None:
+        """Newer telemetry of one endpoint."""
+        self.controller.observe(sample)
+
+    def _shadowed(self, refusal: Decision) -> Decision:
+        if self.settings.admission.enforce:
+            return refusal
+        return Decision(
+            Verdict.ADMIT,
+            refusal.reason,
+            refusal.would_be,
+            tenant=refusal.tenant,
+            type=refusal.type,
+            model=refusal.model,
+        )

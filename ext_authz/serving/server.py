@@ -1,0 +1,104 @@
+"""The gRPC host: grpc.aio, one port for Check and access logs, health, reflection, drain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from ext_authz.serving.access_log import AccessLogSink
+from ext_authz.serving.wire import Wire
+from ext_authz.settings import ServerSettings
+
+Check = Callable[[bytes, float | None], Awaitable[bytes]]
+
+AUTHORIZATION = "envoy.service.auth.v3.Authorization"
+ACCESS_LOG = "envoy.service.accesslog.v3.AccessLogService"
+
+# Access-log streams never end by themselves; after this much of a drain they are cut, so that
+# Envoy opens them on our successor while Checks still finish here.
+STREAMS_LEAVE_S = 0.5
+
+
+def options(settings: ServerSettings) -> list[tuple[str, int]]:
+    """Channel arguments of the server."""
+    return [
+        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.so_reuseport", 1),
+        # Envoy's keepalive may ping often and while idle; the default answers with GOAWAY.
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_ping_strikes", 0),
+        # Long-lived connections would pin an Envoy to an old replica for ever.
+        ("grpc.max_connection_age_ms", 15 * 60 * 1000),
+        ("grpc.max_connection_age_grace_ms", 10 * 1000),
+    ]
+
+
+class GrpcHost:
+    """Serves one `check` and one access-log sink until drained."""
+
+    def __init__(
+        self, settings: ServerSettings, wire: Wire, check: Check, sink: AccessLogSink
+    ) -> None:
+        self._settings = settings
+        self._check = check
+        self._sink = sink
+        self._streams: set[asyncio.Task[Any]] = set()
+        self._health = health.aio.HealthServicer()
+        self._server = aio.server(options=options(settings))
+        # No (de)serialisers: bytes in and out, the codec does the rest.
+        check_handler = grpc.unary_unary_rpc_method_handler(self._on_check)
+        logs_handler = grpc.stream_unary_rpc_method_handler(self._on_access_logs)
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(AUTHORIZATION, {"Check": check_handler}),
+                grpc.method_handlers_generic_handler(
+                    ACCESS_LOG, {"StreamAccessLogs": logs_handler}
+                ),
+            )
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (*wire.services, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server, pool=wire.pool)
+
+    async def start(self) -> int:
+        """Bind and serve; the port, which the system chose if the configuration said 0."""
+        port = self._server.add_insecure_port(self._settings.grpc_listen)
+        await self._server.start()
+        await self.set_serving(True)
+        return port
+
+    async def set_serving(self, serving: bool) -> None:
+        """What health checks are told."""
+        status = health_pb2.HealthCheckResponse
+        value = status.SERVING if serving else status.NOT_SERVING
+        for service in ("", AUTHORIZATION):
+            await self._health.set(service, value)
+
+    async def drain(self) -> None:
+        """Finish what is running and let go: health first, then GOAWAY, then the streams."""
+        await self.set_serving(False)
+        stopping = asyncio.ensure_future(self._server.stop(self._settings.drain_s))
+        await asyncio.wait({stopping}, timeout=STREAMS_LEAVE_S)
+        for stream in self._streams:
+            stream.cancel()
+        await stopping
+
+    async def _on_check(self, request: bytes, context: Any) -> bytes:
+        return await self._check(request, context.time_remaining())
+
+    async def _on_access_logs(self, messages: AsyncIterator[bytes], context: Any) -> bytes:
+        del context
+        task = asyncio.ensure_future(self._sink.consume(messages))
+        self._streams.add(task)
+        try:
+            return await task
+        finally:
+            task.cancel()
+            self._streams.discard(task)
