@@ -11,13 +11,11 @@ import dataclasses
 import graphlib
 import sys
 import typing
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import betterproto2
-from envoy_data_plane.envoy.service.accesslog import v3 as accesslog
-from envoy_data_plane.envoy.service.auth import v3 as auth
-from envoy_data_plane.message_pool import default_message_pool
 from google.protobuf import (  # noqa: F401  registers the well-known types in the default pool
     any_pb2,
     descriptor_pool,
@@ -34,6 +32,13 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorProto,
 )
 from google.protobuf.message import Message
+
+with warnings.catch_warnings():
+    # Its generated validators are of a kind that newer pydantic deprecates; nothing to do here.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from envoy_data_plane.envoy.service.accesslog import v3 as accesslog
+    from envoy_data_plane.envoy.service.auth import v3 as auth
+    from envoy_data_plane.message_pool import default_message_pool
 
 _WELL_KNOWN_PACKAGE = "google.protobuf"
 _ROOTS: tuple[type[betterproto2.Message], ...] = (
