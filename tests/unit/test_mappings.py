@@ -259,7 +259,7 @@ def test_capacity(
 
 
 def timed(
-    engine: int, total: float, count: float, name: str = "request_inference_time"
+    engine: int, total: float | str, count: float, name: str = "request_inference_time"
 ) -> list[str]:
     label = f'{{engine="{engine}",model_name="m1"}}'
     return [

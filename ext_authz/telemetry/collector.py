@@ -1,0 +1,236 @@
+"""Keeps the latest sample of every endpoint, one supervised task for each.
+
+Endpoints share nothing but the loop: a slow or failing one neither delays nor discards what the
+others say. Polls are spread over the interval, so that a large fleet does not come all at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ext_authz.clock import Clock
+from ext_authz.errors import TelemetryError
+from ext_authz.snapshot import EndpointSample, Snapshot
+from ext_authz.telemetry.source import Source
+
+log = logging.getLogger(__name__)
+
+MAX_BACKOFF_INTERVALS = 8
+MAX_BACKOFF_S = 5.0
+"""A failing endpoint is asked less often, but at least this often (or once an interval)."""
+
+FIRST_POLLS_WITHIN_S = 1.0
+"""After a start every endpoint is asked within this time, however long the interval is."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What is remembered of one endpoint while it is polled. `origin_s` anchors its phase."""
+
+    source: Source
+    origin_s: float
+    first_s: float
+    task: asyncio.Task[None] | None = None
+    failures_in_a_row: int = 0
+    missing: frozenset[str] = frozenset()
+    listener_broken: bool = False
+
+
+class Collector:
+    """Polls sources and swaps an immutable `snapshot` with each sample.
+
+    `on_sample` gets the time at which a sample arrived (monotonic seconds) and the sample;
+    `on_failure` the endpoint's address and what went wrong. What they raise is logged and
+    counted in `listener_errors`, and ends nothing. `successes` and `failures` count polls by
+    endpoint, `dropped` unusable samples by reason; all only grow while their endpoint is polled.
+    """
+
+    def __init__(
+        self,
+        sources: Iterable[Source],
+        clock: Clock,
+        on_sample: Callable[[float, EndpointSample], None],
+        on_failure: Callable[[str, TelemetryError], None],
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._sources = _by_name(sources)
+        self._clock = clock
+        self._on_sample = on_sample
+        self._on_failure = on_failure
+        self._sleep = sleep
+        self._watches: dict[str, _Watch] = {}
+        self._snapshot = Snapshot()
+        self._running = False
+        self.successes: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
+        self.listener_errors = 0
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The latest sample of each endpoint, however old: each bears its own date."""
+        return self._snapshot
+
+    @property
+    def missing(self) -> dict[str, frozenset[str]]:
+        """Signals each endpoint should show and does not; endpoints without such are left out."""
+        return {name: watch.missing for name, watch in self._watches.items() if watch.missing}
+
+    def start(self) -> None:
+        """Begin to poll, in the running loop. A second start does nothing."""
+        if not self._running:
+            self._running = True
+            self._watch_new()
+
+    async def stop(self) -> None:
+        """End every task and close every source. The snapshot stays and ages."""
+        self._running = False
+        await self._unwatch(list(self._watches))
+        await _close(self._sources.values())
+        self._sources = {}
+
+    async def reconfigure(self, sources: Iterable[Source]) -> None:
+        """Poll `sources` from now on; every other source is closed.
+
+        Endpoints that stay keep their sample. A source object that stays is not disturbed at
+        all; the samples and counts of endpoints that go are forgotten.
+        """
+        wanted = _by_name(sources)
+        gone = {name: s for name, s in self._sources.items() if wanted.get(name) is not s}
+        self._sources = wanted
+        await self._unwatch(gone)
+        await _close(gone.values())
+        kept = {name: s for name, s in self._snapshot.samples.items() if name in self._sources}
+        self._snapshot = Snapshot(MappingProxyType(kept))
+        for counter in (self.successes, self.failures):
+            for name in counter.keys() - self._sources.keys():
+                del counter[name]
+        if self._running:
+            self._watch_new()
+
+    def _watch_new(self) -> None:
+        now = self._clock.now()
+        for index, (name, source) in enumerate(self._sources.items()):
+            if name in self._watches:
+                continue
+            share = index / len(self._sources)
+            watch = _Watch(
+                source,
+                origin_s=now + share * source.interval_s,
+                first_s=now + share * min(source.interval_s, FIRST_POLLS_WITHIN_S),
+            )
+            watch.task = asyncio.create_task(self._run(watch), name=f"telemetry {name}")
+            self._watches[name] = watch
+
+    async def _unwatch(self, names: Iterable[str]) -> None:
+        tasks = [
+            watch.task
+            for watch in (self._watches.pop(name, None) for name in names)
+            if watch is not None and watch.task is not None
+        ]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, watch: _Watch) -> None:
+        await self._sleep(max(0.0, watch.first_s - self._clock.now()))
+        while True:
+            started_s = self._clock.now()
+            await self._poll(watch, started_s)
+            due_s = next_poll_s(
+                watch.origin_s, watch.source.interval_s, started_s, watch.failures_in_a_row
+            )
+            await self._sleep(self._pause(watch, due_s))
+
+    def _pause(self, watch: _Watch, due_s: float) -> float:
+        """Seconds until `due_s`, or to the next turn of the same phase if that has passed."""
+        now = self._clock.now()
+        if due_s <= now:
+            due_s = next_poll_s(watch.origin_s, watch.source.interval_s, now, 0)
+        return due_s - now
+
+    async def _poll(self, watch: _Watch, now: float) -> None:
+        try:
+            sample = await watch.source.poll(now)
+        except TelemetryError as error:
+            self._failed(watch, error)
+        except Exception as error:
+            # A fault of ours in one source must not end what keeps the others alive.
+            if watch.failures_in_a_row == 0:
+                log.exception("endpoint %s: fault while polling", watch.source.name)
+            self._failed(watch, TelemetryError(f"fault while polling: {type(error).__name__}"))
+        else:
+            self._succeeded(watch, sample)
+
+    def _failed(self, watch: _Watch, error: TelemetryError) -> None:
+        name = watch.source.name
+        self.failures[name] += 1
+        watch.failures_in_a_row += 1
+        if watch.failures_in_a_row == 1:
+            log.warning("endpoint %s: no telemetry: %s", name, error)
+        self._tell(watch, lambda: self._on_failure(name, error))
+
+    def _succeeded(self, watch: _Watch, sample: EndpointSample) -> None:
+        name = watch.source.name
+        self._snapshot = self._snapshot.with_sample(sample)
+        self.successes[name] += 1
+        self.dropped.update(watch.source.dropped)
+        if watch.failures_in_a_row:
+            log.info("endpoint %s: telemetry again, %d polls failed", name, watch.failures_in_a_row)
+            watch.failures_in_a_row = 0
+        missing = watch.source.missing
+        if missing != watch.missing:
+            if missing:
+                log.warning("endpoint %s: signals not found: %s", name, ", ".join(sorted(missing)))
+            else:
+                log.info("endpoint %s: all signals found", name)
+            watch.missing = missing
+        arrived_s = self._clock.now()
+        self._tell(watch, lambda: self._on_sample(arrived_s, sample))
+
+    def _tell(self, watch: _Watch, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:
+            self.listener_errors += 1
+            if not watch.listener_broken:
+                log.exception("endpoint %s: a listener failed", watch.source.name)
+            watch.listener_broken = True
+        else:
+            watch.listener_broken = False
+
+
+def next_poll_s(origin_s: float, interval_s: float, started_s: float, failures: int) -> float:
+    """When to poll again after a poll that began at `started_s`, the last `failures` in vain.
+
+    A multiple of the interval after `origin_s`, so that endpoints keep apart: the next one while
+    all is well, twice as far with each failure, up to `MAX_BACKOFF_INTERVALS` and
+    `MAX_BACKOFF_S`. Monotonic seconds; always later than `started_s`.
+    """
+    backoff_s = interval_s * min(2.0 ** min(failures, 10), MAX_BACKOFF_INTERVALS)
+    pause_s = max(interval_s, min(backoff_s, MAX_BACKOFF_S))
+    # A timer may fire a little early: that turn still counts as begun.
+    turn = math.floor((started_s + pause_s - origin_s) / interval_s + 0.01)
+    due_s = origin_s + turn * interval_s
+    return due_s if due_s > started_s + 0.01 * interval_s else due_s + interval_s
+
+
+def _by_name(sources: Iterable[Source]) -> dict[str, Source]:
+    """Sources by endpoint. Raises ValueError if two read the same one."""
+    named: dict[str, Source] = {}
+    for source in sources:
+        if named.setdefault(source.name, source) is not source:
+            raise ValueError(f"two sources for endpoint {source.name}")
+    return named
+
+
+async def _close(sources: Iterable[Source]) -> None:
+    for error in await asyncio.gather(*(s.close() for s in sources), return_exceptions=True):
+        if isinstance(error, Exception):
+            log.error("a telemetry source did not close: %s", type(error).__name__)

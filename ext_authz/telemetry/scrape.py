@@ -1,0 +1,177 @@
+"""Asks a model server for its metrics page over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import zlib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import aiohttp
+
+from ext_authz.errors import TelemetryError
+from ext_authz.settings import Endpoint, Pool, TelemetrySettings
+from ext_authz.snapshot import EndpointSample
+from ext_authz.telemetry.exposition import parse_page
+from ext_authz.telemetry.mappings import ENGINES, EngineMapping
+from ext_authz.telemetry.reading import Reading, mean_execution_s, read
+
+# The text format first: it is what every engine is tested with. Unpacking would cost us more
+# than the network saves, so that a packed page is understood but not asked for.
+_HEADERS = MappingProxyType(
+    {
+        "Accept": "text/plain;version=0.0.4,application/openmetrics-text;version=1.0.0;q=0.5",
+        "Accept-Encoding": "identity",
+        "User-Agent": "ext-authz",
+    }
+)
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS
+
+
+class ScrapeSource:
+    """The `Source` of one endpoint's own metrics page.
+
+    Bounded by `timeout_s` and `max_page_bytes` (before and after unpacking). Redirects are not
+    followed: where a page comes from is configuration. Certificates are verified, with `tls` or
+    the system's roots.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        mapping: EngineMapping,
+        settings: TelemetrySettings,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._url = endpoint.url.rstrip("/") + mapping.path
+        self._mapping = mapping
+        self._wanted = mapping.names
+        self._settings = settings
+        self._tls: ssl.SSLContext | bool = True if tls is None else tls
+        self._session: aiohttp.ClientSession | None = None
+        self._before: Reading | None = None
+
+    @property
+    def name(self) -> str:
+        """See `Source.name`."""
+        return self._endpoint.address
+
+    @property
+    def interval_s(self) -> float:
+        """See `Source.interval_s`."""
+        return self._settings.interval_s
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """See `Source.missing`."""
+        return frozenset(self._before.missing) if self._before else frozenset()
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """See `Source.dropped`."""
+        if self._before is None:
+            return {}
+        return {str(reason): count for reason, count in self._before.dropped.items()}
+
+    async def poll(self, now: float) -> EndpointSample:
+        """See `Source.poll`. The mean execution time needs two polls and something finished."""
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                page, content_type = await self._fetch()
+        except TimeoutError as error:
+            raise TelemetryError(f"no page within {self._settings.timeout_s:g} s") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise TelemetryError(_describe(error)) from error
+        reading = read(self._mapping, parse_page(page, self._wanted, content_type))
+        mean_s = mean_execution_s(self._before, reading) if self._before else None
+        self._before = reading
+        return reading.sample(self._endpoint.address, now, mean_s)
+
+    async def close(self) -> None:
+        """See `Source.close`."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _fetch(self) -> tuple[bytes, str]:
+        """The page, unpacked and complete as far as can be told, and its content type."""
+        if self._session is None:
+            # Made here, since a session belongs to the loop it is made in. It unpacks nothing
+            # itself: it would do so without a bound.
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=None),
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        async with self._session.get(
+            self._url, headers=_HEADERS, allow_redirects=False, ssl=self._tls
+        ) as response:
+            if response.status != 200:
+                raise TelemetryError(f"HTTP status {response.status}")
+            body = await _read_at_most(response.content, self._settings.max_page_bytes)
+            page = _unpack(
+                body, response.headers.get("Content-Encoding", ""), self._settings.max_page_bytes
+            )
+            # Without a length or chunks the end of the connection ends the page, whole or not.
+            framed = "Content-Length" in response.headers or "Transfer-Encoding" in response.headers
+            if not framed and not page.endswith(b"\n"):
+                raise TelemetryError("page was cut off")
+            return page, response.headers.get("Content-Type", "")
+
+
+def build_sources(
+    settings: TelemetrySettings, pools: Mapping[str, Pool], tls: ssl.SSLContext | None = None
+) -> tuple[ScrapeSource, ...]:
+    """One source for each endpoint of each pool, an endpoint of several pools only once.
+
+    Endpoints of engines that cannot be read get none, so that they count as never seen.
+    """
+    sources: dict[str, ScrapeSource] = {}
+    for pool in pools.values():
+        mapping = ENGINES.get(pool.engine)
+        if mapping is None:
+            continue
+        for endpoint in pool.endpoints:
+            if endpoint.address not in sources:
+                sources[endpoint.address] = ScrapeSource(endpoint, mapping, settings, tls)
+    return tuple(sources.values())
+
+
+async def _read_at_most(stream: aiohttp.StreamReader, limit_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in stream.iter_any():
+        size += len(part)
+        if size > limit_bytes:
+            raise TelemetryError(f"page is larger than {limit_bytes} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _unpack(body: bytes, encoding: str, limit_bytes: int) -> bytes:
+    encoding = encoding.strip().lower()
+    if encoding in {"", "identity"}:
+        return body
+    if encoding not in {"gzip", "x-gzip"}:
+        raise TelemetryError("page has a content encoding that was not asked for")
+    inflater = zlib.decompressobj(_GZIP_WINDOW)
+    try:
+        page = inflater.decompress(body, limit_bytes + 1)
+    except zlib.error as error:
+        raise TelemetryError("page is not the gzip it claims to be") from error
+    if len(page) > limit_bytes:
+        raise TelemetryError(f"page is larger than {limit_bytes} bytes")
+    if not inflater.eof:
+        raise TelemetryError("page was cut off")
+    return page
+
+
+def _describe(error: Exception) -> str:
+    """What went wrong, without the URL, which may hold a password."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"cannot connect: {error.strerror or type(error).__name__}"
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "page was cut off"
+    return f"request failed: {type(error).__name__}"
