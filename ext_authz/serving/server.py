@@ -50,7 +50,7 @@ class GrpcHost:
         self._check = check
         self._sink = sink
         self._streams: set[asyncio.Task[Any]] = set()
-        self._health = health.aio.HealthServicer()
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack it
         self._server = aio.server(options=options(settings))
         # No (de)serialisers: bytes in and out, the codec does the rest.
         check_handler = grpc.unary_unary_rpc_method_handler(self._on_check)

@@ -1,0 +1,132 @@
+"""The command line: serve, check, render, hash-key, explain.
+
+Exit codes: 0 done, 1 the answer is no (a refused configuration, nothing found), 2 wrong usage,
+3 a fault of ours or of the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import logging
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from ext_authz.errors import ConfigError, ExtAuthzError
+
+EXAMPLES = """\
+examples:
+  ext-authz check gate.yaml                    report every problem, with file, line and remedy
+  ext-authz hash-key                           the SHA-256 digest of a key, for tenants
+  ext-authz render envoy --config gate.yaml    a complete Envoy configuration
+  ext-authz serve --config gate.yaml           the server
+  ext-authz explain REQUEST-ID                 why a request was answered as it was
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(
+        level=getattr(arguments, "log_level", "WARNING").upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        code: int = arguments.run(arguments)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except (ExtAuthzError, OSError) as error:
+        print(f"ext-authz: {error}", file=sys.stderr)
+        return 3
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ext-authz",
+        description="Admits, demotes or refuses inference requests from live GPU state, for Envoy.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="run the server")
+    serve.add_argument("--config", type=Path, required=True, metavar="FILE")
+    serve.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    serve.set_defaults(run=_serve)
+
+    check = commands.add_parser("check", help="report every problem of a configuration")
+    check.add_argument("file", type=Path, metavar="FILE")
+    check.set_defaults(run=_check)
+
+    render = commands.add_parser("render", help="print the configuration of a proxy")
+    render.add_argument("target", choices=["envoy"])
+    render.add_argument("--config", type=Path, required=True, metavar="FILE")
+    render.set_defaults(run=_render)
+
+    hash_key = commands.add_parser(
+        "hash-key", help="print the digest of an API key, read from standard input or a prompt"
+    )
+    hash_key.set_defaults(run=_hash_key)
+
+    explain = commands.add_parser("explain", help="why a recent request was answered as it was")
+    explain.add_argument("request_id", metavar="REQUEST-ID", help="x-request-id of the request")
+    explain.add_argument("--admin", default="127.0.0.1:9002", metavar="HOST:PORT")
+    explain.set_defaults(run=_explain)
+    return parser
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from ext_authz.app import serve
+
+    serve(arguments.config)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from ext_authz.config.compile import load
+
+    loaded = load(arguments.file)
+    for problem in (*loaded.warnings, *loaded.unbuilt):
+        print(f"warning: {problem}", file=sys.stderr)
+    print(f"{arguments.file}: ok")
+    return 0
+
+
+def _render(arguments: argparse.Namespace) -> int:
+    from ext_authz.config.compile import load
+    from ext_authz.deploy.envoy import render_envoy
+
+    sys.stdout.write(render_envoy(load(arguments.config).settings))
+    return 0
+
+
+def _hash_key(_: argparse.Namespace) -> int:
+    from ext_authz.config.keys import digest
+
+    # Never an argument: those show in process lists and shell histories.
+    key = getpass.getpass("API key: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
+    if not key.strip():
+        print("ext-authz: no key on standard input", file=sys.stderr)
+        return 2
+    print(digest(key))
+    return 0
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    url = f"http://{arguments.admin}/debug/explain/{arguments.request_id}"
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            sys.stdout.write(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        sys.stderr.write(error.read().decode())
+        return 1
+    except urllib.error.URLError as error:
+        print(f"ext-authz: no answer from {arguments.admin}: {error}", file=sys.stderr)
+        return 3
+    return 0
