@@ -1,0 +1,393 @@
+"""The continuous-batching engine keeps its books and bends where its profile says."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadtest.backend.batching import ContinuousEngine
+from loadtest.backend.engine import (
+    EndReason,
+    EngineFullError,
+    Event,
+    Finished,
+    FirstToken,
+    Work,
+    WorkTooLargeError,
+)
+from loadtest.backend.profiles import (
+    PROFILES,
+    Knee,
+    LlmProfile,
+    OutputLengths,
+    PrefillWork,
+    StepCosts,
+)
+
+# every number a caller could compute by hand: 10 ms a prompt token, 100 ms a decode step
+PLAIN = LlmProfile(
+    name="plain",
+    costs=StepCosts(0.0, 10.0, 0.0, 100.0, 0.0, 0.0),
+    lengths=OutputLengths(4.0, 0.5),
+    max_sequences=3,
+    step_tokens=12,
+    kv_tokens=40,
+    max_model_tokens=40,
+)
+
+
+def _drain(engine: ContinuousEngine) -> list[Event]:
+    """Run to the end of all work, in the fewest calls."""
+    events: list[Event] = []
+    for _ in range(100_000):
+        due = engine.next_event()
+        if due is None:
+            return events
+        events += engine.advance(due)
+    raise AssertionError("the engine never came to rest")
+
+
+def _finished(events: list[Event]) -> dict[int, Finished]:
+    return {event.id: event for event in events if isinstance(event, Finished)}
+
+
+def test_one_request_takes_exactly_its_steps() -> None:
+    """Prompt of 5 tokens: 50 ms to the first of 4 tokens, then three decode steps."""
+    engine = ContinuousEngine(PLAIN, seed=1)
+    request = engine.submit(2.0, Work(5, cap_tokens=4, exact=True))
+    events = _drain(engine)
+    first = events[0]
+    assert isinstance(first, FirstToken)
+    assert (first.id, first.at_s) == (request, pytest.approx(2.05))
+    end = _finished(events)[request]
+    assert (end.arrived_s, end.started_s) == (2.0, 2.0)
+    assert end.ended_s == pytest.approx(2.35)
+    assert (end.output_tokens, end.reason) == (4, EndReason.LENGTH)
+
+
+def test_prefill_alone_ends_with_the_prompt() -> None:
+    """An embedding has no output and ends with the step that computed its prompt."""
+    engine = ContinuousEngine(PLAIN, seed=1)
+    request = engine.submit(0.0, Work(5, cap_tokens=0))
+    end = _finished(_drain(engine))[request]
+    assert end.ended_s == pytest.approx(0.05)
+    assert end.output_tokens == 0
+    assert engine.gauges().generated_tokens == 0
+
+
+def test_a_long_prompt_is_cut_at_the_step_budget() -> None:
+    """30 prompt tokens at 12 a step need three steps before the first token."""
+    engine = ContinuousEngine(PLAIN, seed=1)
+    engine.submit(0.0, Work(30, cap_tokens=1, exact=True))
+    assert engine.next_event() == pytest.approx(0.12)
+    _drain(engine)
+    assert engine.gauges().steps == 3
+
+
+def test_progress_counts_every_step() -> None:
+    """A reader in the middle sees the tokens of the steps that have ended, no more."""
+    engine = ContinuousEngine(PLAIN, seed=1)
+    request = engine.submit(0.0, Work(5, cap_tokens=4, exact=True))
+    seen = []
+    for now in (0.04, 0.06, 0.14, 0.16, 0.26):
+        engine.advance(now)
+        seen.append(engine.progress(request))
+    assert seen == [0, 1, 1, 2, 3]
+    engine.advance(9.0)
+    assert engine.progress(request) == 0
+
+
+def test_late_calls_do_not_change_the_times() -> None:
+    """One call long after the fact reports the same life as a call at every step."""
+    prompt = Engines(PLAIN, [(0.0, Work(5, 4)), (0.0, Work(7, 9)), (0.0, Work(3, 2))])
+    assert prompt.run_at_once() == prompt.run_stepwise()
+
+
+@dataclass(frozen=True)
+class Engines:
+    """The same arrivals played in two ways."""
+
+    profile: LlmProfile
+    arrivals: list[tuple[float, Work]]
+
+    def run_at_once(self) -> list[Event]:
+        engine = ContinuousEngine(self.profile, seed=3)
+        for at_s, work in self.arrivals:
+            engine.submit(at_s, work)
+        return engine.advance(1e9)
+
+    def run_stepwise(self) -> list[Event]:
+        engine = ContinuousEngine(self.profile, seed=3)
+        events: list[Event] = []
+        for at_s, work in self.arrivals:
+            while (due := engine.next_event()) is not None and due <= at_s:
+                events += engine.advance(due)
+            engine.submit(at_s, work)
+        return events + _drain(engine)
+
+
+ARRIVALS = st.lists(
+    st.tuples(
+        st.floats(0.0, 3.0),
+        st.builds(
+            Work,
+            prompt_tokens=st.integers(1, 20),
+            cap_tokens=st.one_of(st.none(), st.integers(0, 20)),
+            exact=st.booleans(),
+        ),
+    ),
+    min_size=1,
+    max_size=25,
+).map(lambda arrivals: sorted(arrivals, key=lambda arrival: arrival[0]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(ARRIVALS)
+def test_every_request_ends_once_within_its_cap(arrivals: list[tuple[float, Work]]) -> None:
+    """What came in goes out, once, in causal order, and the cache is empty afterwards."""
+    engine = ContinuousEngine(PLAIN, seed=1)
+    works: dict[int, Work] = {}
+    for at_s, work in arrivals:
+        works[engine.submit(at_s, work)] = work
+    events = _drain(engine)
+    ends = [event for event in events if isinstance(event, Finished)]
+    assert sorted(end.id for end in ends) == sorted(works)
+    for end in ends:
+        assert end.started_s is not None
+        assert end.first_token_s is not None
+        assert end.arrived_s <= end.started_s < end.first_token_s <= end.ended_s
+        cap = works[end.id].cap_tokens
+        assert cap is None or end.output_tokens <= cap
+        assert end.prompt_tokens + end.output_tokens <= PLAIN.max_model_tokens
+    gauges = engine.gauges()
+    assert (gauges.running, gauges.waiting, gauges.kv_ratio) == (0, 0, 0.0)
+    assert gauges.generated_tokens == sum(end.output_tokens for end in ends)
+    assert gauges.prompt_tokens == sum(end.prompt_tokens for end in ends)
+
+
+@settings(max_examples=150, deadline=None)
+@given(ARRIVALS)
+def test_the_batch_and_the_cache_never_overflow(arrivals: list[tuple[float, Work]]) -> None:
+    """At every step boundary: at most max_sequences run and the cache holds what it can."""
+    engine = ContinuousEngine(PLAIN, seed=1)
+    for at_s, work in arrivals:
+        engine.submit(at_s, work)
+        assert 0.0 <= engine.gauges().kv_ratio <= 1.0
+    while (due := engine.next_event()) is not None:
+        engine.advance(due)
+        gauges = engine.gauges()
+        assert gauges.running <= PLAIN.max_sequences
+        assert 0.0 <= gauges.kv_ratio <= 1.0
+
+
+@settings(max_examples=150, deadline=None)
+@given(ARRIVALS)
+def test_nobody_starts_before_an_earlier_arrival(arrivals: list[tuple[float, Work]]) -> None:
+    """First come, first served: starts are in the order of ids."""
+    engine = ContinuousEngine(PLAIN, seed=1)
+    for at_s, work in arrivals:
+        engine.submit(at_s, work)
+    ends = _finished(_drain(engine))
+    starts = [ends[request].started_s for request in sorted(ends)]
+    assert starts == sorted(starts, key=lambda start: start or 0.0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(ARRIVALS)
+def test_the_same_seed_gives_the_same_life(arrivals: list[tuple[float, Work]]) -> None:
+    """Two engines agree to the last bit, whether called often or rarely."""
+    engines = Engines(PLAIN, arrivals)
+    assert engines.run_at_once() == engines.run_at_once() == engines.run_stepwise()
+
+
+@settings(max_examples=150, deadline=None)
+@given(ARRIVALS, st.data())
+def test_cancelling_frees_everything(
+    arrivals: list[tuple[float, Work]], data: st.DataObject
+) -> None:
+    """Whatever is cancelled at whatever moment is not heard of again and holds no cache."""
+    engine = ContinuousEngine(PLAIN, seed=1)
+    ids = [engine.submit(at_s, work) for at_s, work in arrivals]
+    ended = {event.id for event in engine.advance(arrivals[-1][0]) if isinstance(event, Finished)}
+    now, gone = arrivals[-1][0], set()
+    for request in data.draw(st.lists(st.sampled_from(ids), unique=True)):
+        now += data.draw(st.floats(0.0, 0.2))
+        ended |= set(_finished(engine.advance(now)))
+        accepted = engine.cancel(now, request)
+        assert accepted == (request not in ended)
+        if accepted:
+            gone.add(request)
+        assert not engine.cancel(now, request)
+    ended |= set(_finished(_drain(engine)))
+    assert ended == set(ids) - gone
+    assert engine.gauges().kv_ratio == 0.0
+
+
+def test_a_full_cache_evicts_the_youngest_and_everyone_still_ends() -> None:
+    """Two growing outputs that do not fit together: the younger recomputes, and neither is lost."""
+    engine = ContinuousEngine(PLAIN, seed=1)
+    older = engine.submit(0.0, Work(10, cap_tokens=25, exact=True))
+    younger = engine.submit(0.0, Work(10, cap_tokens=25, exact=True))
+    ends = _finished(_drain(engine))
+    assert ends[older].preemptions == 0
+    assert ends[younger].preemptions >= 1
+    assert engine.gauges().preemptions == ends[younger].preemptions
+    assert [ends[request].output_tokens for request in (older, younger)] == [25, 25]
+
+
+def test_a_request_that_does_not_fit_waits_and_blocks_those_behind_it() -> None:
+    """A head too large for the free cache waits; a small one behind it does not slip past."""
+    engine = ContinuousEngine(PLAIN, seed=1)
+    engine.submit(0.0, Work(10, cap_tokens=5, exact=True))
+    engine.submit(0.01, Work(35, cap_tokens=1, exact=True))
+    engine.submit(0.01, Work(1, cap_tokens=1, exact=True))
+    engine.advance(0.25)
+    gauges = engine.gauges()
+    assert (gauges.running, gauges.waiting) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [Work(0), Work(40), Work(100), Work(30, cap_tokens=11), Work(-1)],
+    ids=["no prompt", "no room for output", "too long", "cap beyond the model", "negative"],
+)
+def test_work_that_could_never_run_is_refused(work: Work) -> None:
+    """The refusal comes at once and leaves nothing behind."""
+    engine = ContinuousEngine(PLAIN, seed=1)
+    with pytest.raises(WorkTooLargeError):
+        engine.submit(0.0, work)
+    assert engine.next_event() is None
+
+
+def test_the_queue_has_an_end() -> None:
+    """Arrivals beyond the limit are refused, and accepted again once there is room."""
+    engine = ContinuousEngine(replace(PLAIN, max_sequences=1, max_waiting=2), seed=1)
+    for _ in range(3):
+        engine.submit(0.0, Work(5, cap_tokens=1, exact=True))
+    with pytest.raises(EngineFullError):
+        engine.submit(0.0, Work(5, cap_tokens=1, exact=True))
+    engine.submit(0.06, Work(5, cap_tokens=1, exact=True))
+
+
+def test_heat_lengthens_the_steps_that_start_after_it() -> None:
+    """A change in 0.1 s leaves the prefill alone and doubles each decode step that begins later."""
+    engine = ContinuousEngine(PLAIN, seed=1)
+    engine.throttle(0.0, 2.0, after_s=0.1)
+    request = engine.submit(0.0, Work(5, cap_tokens=4, exact=True))
+    end = _finished(_drain(engine))[request]
+    # 50 ms prefill, a step of 100 ms begun at 0.05, then two of 200 ms
+    assert end.ended_s == pytest.approx(0.05 + 0.1 + 0.2 + 0.2)
+    assert engine.gauges().throttle == 2.0
+
+
+@pytest.mark.parametrize(("factor", "after_s"), [(0.0, 0.0), (-1.0, 0.0), (1e9, 0.0), (2.0, -1.0)])
+def test_impossible_heat_is_refused(factor: float, after_s: float) -> None:
+    """A factor or delay out of bounds changes nothing."""
+    engine = ContinuousEngine(PLAIN, seed=1)
+    with pytest.raises(ValueError, match="thermal"):
+        engine.throttle(0.0, factor, after_s)
+    assert engine.gauges().throttle == 1.0
+
+
+def test_output_lengths_have_the_declared_mean() -> None:
+    """Over many requests the uncapped mean is the profile's; a cap cuts and says so."""
+    profile = PROFILES["demo-primary"]
+    assert isinstance(profile, LlmProfile)
+    engine = ContinuousEngine(profile, seed=5)
+    free = {engine.submit(0.0, Work(10)) for _ in range(2000)}
+    capped = {engine.submit(0.0, Work(10, cap_tokens=30)) for _ in range(500)}
+    ends = _finished(_drain(engine))
+    mean = sum(ends[request].output_tokens for request in free) / len(free)
+    assert mean == pytest.approx(profile.lengths.mean_tokens, rel=0.05)
+    cut = [ends[request] for request in capped if ends[request].reason is EndReason.LENGTH]
+    assert {end.output_tokens for end in cut} == {30}
+    assert 0.5 < len(cut) / len(capped) < 1.0
+
+
+def _closed_loop(profile: LlmProfile, clients: int, seconds: float = 30.0) -> tuple[float, float]:
+    """(requests a second, mean seconds in the engine) with `clients` that never pause."""
+    engine = ContinuousEngine(profile, seed=7)
+    prompts = random.Random(7)
+    for _ in range(clients):
+        engine.submit(0.0, Work(prompts.randint(150, 250)))
+    ends: list[Finished] = []
+    now = 0.0
+    while now < seconds:
+        due = engine.next_event()
+        assert due is not None
+        now = due
+        for end in _finished(engine.advance(now)).values():
+            ends.append(end)
+            engine.submit(now, Work(prompts.randint(150, 250)))
+    warm = [end for end in ends if end.ended_s > seconds / 6]
+    rate = len(warm) / (seconds * 5 / 6)
+    return rate, sum(end.ended_s - (end.started_s or 0.0) for end in warm) / len(warm)
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a profile is said to do at its knee."""
+
+    name: str
+    rate: float
+    execution_s: float
+    counts: list[int] = field(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        Promise("demo-primary", 35.0, 0.45, [4, 8, 12, 16, 20, 24, 32, 48]),
+        Promise("demo-economy", 17.5, 0.58, [2, 4, 7, 10, 13, 16, 20, 32]),
+        Promise("knee", 195.0, 0.38, [20, 40, 60, 75, 80, 90, 100]),
+    ],
+    ids=lambda promise: promise.name,
+)
+def test_throughput_peaks_at_the_knee_and_falls_off_a_cliff(promise: Promise) -> None:
+    """Flat latency up to the knee, the promised rate there, and less than half of it beyond."""
+    profile = PROFILES[promise.name]
+    assert isinstance(profile, LlmProfile)
+    assert profile.knee is not None
+    knee = profile.knee.sequences
+    assert profile.max_sequences > knee
+    curve = {clients: _closed_loop(profile, clients) for clients in promise.counts}
+    best = max(curve, key=lambda clients: curve[clients][0])
+    assert best == knee
+    assert curve[knee][0] == pytest.approx(promise.rate, rel=0.08)
+    assert curve[knee][1] == pytest.approx(promise.execution_s, rel=0.08)
+    low, high = promise.counts[0], promise.counts[-1]
+    assert curve[knee][1] < 1.6 * curve[low][1]
+    assert curve[high][0] < 0.5 * curve[knee][0]
+    assert curve[high][1] > 4.0 * curve[knee][1]
+
+
+def test_without_a_knee_more_at_once_is_never_slower_in_total() -> None:
+    """The control of the test above: the same costs without a knee only ever gain."""
+    profile = PROFILES["demo-primary"]
+    assert isinstance(profile, LlmProfile)
+    smooth = replace(profile, knee=None)
+    rates = [_closed_loop(smooth, clients)[0] for clients in (4, 8, 16, 32)]
+    assert rates == sorted(rates)
+
+
+def test_an_ungated_server_queues_without_end() -> None:
+    """At twice the rate of the knee the running set fills far beyond it and the queue grows."""
+    profile = PROFILES["demo-primary"]
+    assert isinstance(profile, LlmProfile)
+    engine = ContinuousEngine(profile, seed=1)
+    for index in range(70 * 20):
+        engine.submit(index / 70.0, Work(200))
+    gauges = engine.gauges()
+    assert gauges.running > 40
+    assert gauges.waiting > 500
+
+
+def test_the_knee_applies_to_prompts_and_decodes_alike() -> None:
+    """A step of twice the knee's sequences is stretched by the whole factor."""
+    profile = replace(PLAIN, knee=Knee(sequences=1, steepness=3.0, exponent=1.0))
+    assert profile.step_s(2, 2, 0, PrefillWork()) == pytest.approx(0.4)
+    assert profile.step_s(2, 0, 0, PrefillWork(10, 100)) == pytest.approx(0.4)
