@@ -2,97 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_authz.errors import TelemetryError
-from ext_authz.snapshot import EndpointSample, Freshness
+from ext_authz.snapshot import Freshness
 from ext_authz.telemetry.collector import MAX_BACKOFF_S, Collector, next_poll_s
-
-
-class VirtualTime:
-    """A clock whose sleepers wake in order when time is moved, so that no test waits."""
-
-    def __init__(self) -> None:
-        self.time_s = 100.0
-        self.sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
-        self.count = 0
-
-    def now(self) -> float:
-        return self.time_s
-
-    def wall(self) -> float:
-        return self.time_s
-
-    async def sleep(self, delay_s: float) -> None:
-        future = asyncio.get_running_loop().create_future()
-        self.count += 1
-        self.sleepers.append((self.time_s + delay_s, self.count, future))
-        await future
-
-    async def advance(self, by_s: float) -> None:
-        end_s = self.time_s + by_s
-        await self.settle()
-        while due := [s for s in self.sleepers if s[0] <= end_s and not s[2].done()]:
-            first = min(due)
-            self.sleepers.remove(first)
-            self.time_s = max(self.time_s, first[0])
-            first[2].set_result(None)
-            await self.settle()
-        self.time_s = end_s
-
-    async def settle(self) -> None:
-        # Enough turns of the loop for every task that can run to reach its next sleep.
-        for _ in range(20):
-            await asyncio.sleep(0)
-
-
-class FakeSource:
-    """A source that does what its `answer` does, and tells when it was asked."""
-
-    def __init__(self, name: str, clock: VirtualTime, interval_s: float = 1.0) -> None:
-        self.name = name
-        self.interval_s = interval_s
-        self.missing: frozenset[str] = frozenset()
-        self.dropped: Mapping[str, int] = {}
-        self.clock = clock
-        self.polled_at: list[float] = []
-        self.error: Exception | None = None
-        self.stuck: asyncio.Event | None = None
-        self.closed = 0
-        self.cancelled = 0
-
-    async def poll(self, now: float) -> EndpointSample:
-        self.polled_at.append(now)
-        if self.stuck is not None:
-            try:
-                await self.stuck.wait()
-            except asyncio.CancelledError:
-                self.cancelled += 1
-                raise
-        if self.error is not None:
-            raise self.error
-        return EndpointSample(self.name, now, running=float(len(self.polled_at)))
-
-    async def close(self) -> None:
-        self.closed += 1
-
-
-class Heard:
-    """What the listeners were told."""
-
-    def __init__(self) -> None:
-        self.samples: list[tuple[float, EndpointSample]] = []
-        self.failures: list[tuple[str, TelemetryError]] = []
-
-    def sample(self, now: float, sample: EndpointSample) -> None:
-        self.samples.append((now, sample))
-
-    def failure(self, name: str, error: TelemetryError) -> None:
-        self.failures.append((name, error))
+from tests.support.collecting import FakeSource, Heard, VirtualTime
 
 
 @pytest.fixture
@@ -312,74 +231,6 @@ async def test_missing_signals_are_told_once_per_change(
     assert collector.dropped == {"nan": 8, "infinite": 2}
     assert collector.missing == {}
     await collector.stop()
-
-
-async def test_stop_ends_everything(
-    clock: VirtualTime, heard: Heard, collect: Callable[..., Collector]
-) -> None:
-    """No task is left, a poll in progress is cancelled, each source is closed once."""
-    before = asyncio.all_tasks()
-    idle, busy = FakeSource("idle", clock), FakeSource("busy", clock)
-    busy.stuck = asyncio.Event()
-    collector = collect(idle, busy)
-    collector.start()
-    await clock.advance(0.8)
-    await collector.stop()
-    await collector.stop()
-    assert asyncio.all_tasks() == before
-    assert (busy.cancelled, idle.closed, busy.closed) == (1, 1, 1)
-    assert collector.snapshot.samples["idle"].at_s == 100.0
-    assert heard.failures == []
-
-
-async def test_reconfigure_keeps_what_stays(
-    clock: VirtualTime, collect: Callable[..., Collector]
-) -> None:
-    """Endpoints that stay keep their sample, also under a new source; those that go are closed
-    and forgotten; an unchanged source is not disturbed; new ones are polled."""
-    same, replaced, gone = (FakeSource(name, clock) for name in ("same", "replaced", "gone"))
-    collector = collect(same, replaced, gone)
-    collector.start()
-    await clock.advance(0.9)
-    samples = collector.snapshot.samples
-    gone.stuck = asyncio.Event()
-    await clock.advance(0.9)
-    newer, fresh = FakeSource("replaced", clock), FakeSource("fresh", clock)
-    newer.error = TelemetryError("not yet")
-    await collector.reconfigure([same, newer, fresh])
-    assert collector.snapshot.samples.keys() == {"same", "replaced"}
-    assert (same.closed, replaced.closed, gone.closed, gone.cancelled) == (0, 1, 1, 1)
-    await clock.advance(1)
-    assert collector.snapshot.samples["replaced"].at_s > samples["replaced"].at_s
-    assert collector.snapshot.samples.keys() == {"same", "replaced", "fresh"}
-    assert same.polled_at == [100.0, 101.0, 102.0]
-    assert len(replaced.polled_at) == 2
-    assert "gone" not in collector.successes
-    await collector.stop()
-    assert (same.closed, newer.closed, fresh.closed) == (1, 1, 1)
-
-
-async def test_reconfigure_before_start_polls_nothing(
-    clock: VirtualTime, collect: Callable[..., Collector]
-) -> None:
-    """Only start begins to poll."""
-    old, new = FakeSource("a", clock), FakeSource("b", clock)
-    collector = collect(old)
-    await collector.reconfigure([new])
-    await clock.advance(2)
-    assert (old.closed, new.polled_at) == (1, [])
-    collector.start()
-    await clock.advance(0)
-    assert new.polled_at == [102.0]
-    await collector.stop()
-
-
-def test_two_sources_for_one_endpoint_are_refused(
-    clock: VirtualTime, collect: Callable[..., Collector]
-) -> None:
-    """Two tasks would overwrite each other's samples."""
-    with pytest.raises(ValueError, match="two sources"):
-        collect(FakeSource("a", clock), FakeSource("a", clock))
 
 
 @given(

@@ -1,0 +1,225 @@
+"""What only a source that reads HTTP can get wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import shutil
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from ext_authz.errors import TelemetryError
+from ext_authz.settings import Endpoint, Pool
+from ext_authz.telemetry.mappings import VLLM
+from ext_authz.telemetry.scrape import ScrapeSource, build_sources
+from tests.support.scrape_rig import SETTINGS, ScrapeRig, page, scrape_rig, serve, until
+
+DATA = Path(__file__).parents[1] / "data" / "metrics"
+
+
+@pytest.fixture
+async def scrape() -> AsyncIterator[ScrapeRig]:
+    async with scrape_rig() as rig:
+        yield rig
+
+
+async def plain(_: web.Request) -> web.StreamResponse:
+    return web.Response(body=page(2))
+
+
+def content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def make_certificate(key: Path, certificate: Path) -> None:
+    options = [
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", "req", *options, *names, *files], check=True, capture_output=True)
+
+
+def tls_of(key: Path, certificate: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+async def test_nothing_listens() -> None:
+    """A port where nobody listens is a TelemetryError."""
+    runner, port = await serve(plain)
+    await runner.cleanup()
+    address = f"127.0.0.1:{port}"
+    source = ScrapeSource(Endpoint(address, f"http://{address}", 8, "gpu0"), VLLM, SETTINGS)
+    with pytest.raises(TelemetryError, match="cannot connect"):
+        await source.poll(1.0)
+    await source.close()
+
+
+@pytest.mark.parametrize("url", ["http://", "http://[::1", "ftp://127.0.0.1", "http://a:99999", ""])
+async def test_an_impossible_url_is_a_telemetry_error(url: str) -> None:
+    """A URL that cannot be asked is a fault of the source, not a crash of its task."""
+    source = ScrapeSource(Endpoint("a:1", url, 8, "gpu0"), VLLM, SETTINGS)
+    with pytest.raises(TelemetryError):
+        await source.poll(1.0)
+    await source.close()
+
+
+async def test_a_cancelled_poll_stays_cancelled(scrape: ScrapeRig) -> None:
+    """Stopping the collector is not taken for a slow endpoint."""
+    scrape.fail("slow")
+    task = asyncio.create_task(scrape.source.poll(1.0))
+    await until(lambda: len(scrape.requests) == 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("vllm*.txt")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("packed", [False, True])
+async def test_captured_pages_over_http(scrape: ScrapeRig, path: Path, packed: bool) -> None:
+    """A real page comes through, packed or not, over one kept connection."""
+    body = content(path)
+    if packed:
+        scrape.answer(gzip.compress(body), **{"Content-Encoding": "gzip"})
+    else:
+        scrape.answer(body)
+    first = await scrape.source.poll(1.0)
+    second = await scrape.source.poll(2.0)
+    assert first.kv_capacity_tokens is not None
+    assert replace(second, at_s=1.0) == first
+    assert scrape.source.missing == frozenset()
+    assert len({request.transport for request in scrape.requests}) == 1
+    assert scrape.requests[0].headers["Accept-Encoding"] == "identity"
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding"),
+    [
+        (gzip.compress(b"\n" * 50_000_000), "gzip"),
+        (gzip.compress(page(1))[:-9], "gzip"),
+        (page(1), "gzip"),
+        (b"", "gzip"),
+        (page(1), "br"),
+        (page(1), "gzip, gzip"),
+    ],
+    ids=["bomb", "cut", "not packed", "nothing", "other coding", "packed twice"],
+)
+async def test_bad_packing_is_refused(scrape: ScrapeRig, body: bytes, encoding: str) -> None:
+    """Unpacking is bounded, must reach the packed page's end, and knows gzip only."""
+    scrape.answer(body, **{"Content-Encoding": encoding})
+    with pytest.raises(TelemetryError, match="page"):
+        await scrape.source.poll(1.0)
+
+
+async def test_the_largest_page_allowed(scrape: ScrapeRig) -> None:
+    """The bound is inclusive, for plain and for unpacked bytes."""
+    body = page(1).ljust(SETTINGS.max_page_bytes, b"\n")
+    scrape.answer(body)
+    assert (await scrape.source.poll(1.0)).running == 1.0
+    scrape.answer(gzip.compress(body), **{"Content-Encoding": "gzip"})
+    assert (await scrape.source.poll(1.0)).running == 1.0
+    scrape.answer(gzip.compress(body + b"\n"), **{"Content-Encoding": "gzip"})
+    with pytest.raises(TelemetryError, match="larger"):
+        await scrape.source.poll(1.0)
+
+
+async def test_redirects_are_not_followed(scrape: ScrapeRig) -> None:
+    """An endpoint cannot send us elsewhere, not even to itself."""
+    for status in (301, 302, 307, 308):
+        elsewhere = f"http://{scrape.address}/metrics"
+
+        async def handle(
+            _: web.Request, status: int = status, elsewhere: str = elsewhere
+        ) -> web.StreamResponse:
+            return web.Response(status=status, headers={"Location": elsewhere}, body=page(1))
+
+        scrape.handler = handle
+        with pytest.raises(TelemetryError, match=str(status)):
+            await scrape.source.poll(1.0)
+    assert len(scrape.requests) == 4
+
+
+async def test_openmetrics_over_http(scrape: ScrapeRig) -> None:
+    """The media type decides, in any letter case: without its end such a page is incomplete."""
+    media = {"Content-Type": "Application/OpenMetrics-Text; version=1.0.0; charset=utf-8"}
+    scrape.answer(page(6) + b"# EOF\n", **media)
+    assert (await scrape.source.poll(1.0)).running == 6.0
+    scrape.answer(page(6), **media)
+    with pytest.raises(TelemetryError, match="EOF"):
+        await scrape.source.poll(1.0)
+
+
+@pytest.mark.parametrize(("ending", "good"), [(b"", True), (b"vllm:num_requests_runn", False)])
+async def test_a_page_ended_by_the_connection(ending: bytes, good: bool) -> None:
+    """Without a length, a page that stops within a line was cut off."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\n" + page(3) + ending)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    source = ScrapeSource(Endpoint(address, f"http://{address}/", 8, "gpu0"), VLLM, SETTINGS)
+    try:
+        if good:
+            assert (await source.poll(1.0)).running == 3.0
+        else:
+            with pytest.raises(TelemetryError, match="cut off"):
+                await source.poll(1.0)
+    finally:
+        await source.close()
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
+async def test_certificates_are_verified(tmp_path: Path) -> None:
+    """A certificate nobody vouches for is refused; with its issuer trusted the page is read."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    make_certificate(key, certificate)
+    runner, port = await serve(plain, tls_of(key, certificate))
+    address = f"127.0.0.1:{port}"
+    endpoint = Endpoint(address, f"https://{address}", 8, "gpu0")
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    strict = ScrapeSource(endpoint, VLLM, replace(SETTINGS, timeout_s=5.0))
+    trusted = ScrapeSource(endpoint, VLLM, replace(SETTINGS, timeout_s=5.0), trusting)
+    with pytest.raises(TelemetryError, match="cannot connect"):
+        await strict.poll(1.0)
+    assert (await trusted.poll(1.0)).running == 2.0
+    await strict.close()
+    await trusted.close()
+    await runner.cleanup()
+
+
+def test_build_sources() -> None:
+    """One source an endpoint, however many pools share it; unreadable engines get none."""
+
+    def pool(name: str, engine: str, *addresses: str) -> Pool:
+        endpoints = tuple(Endpoint(a, f"http://{a}", 8, "gpu0") for a in addresses)
+        return Pool(name, engine, endpoints, frozenset(), None, 1.0, 0.9)
+
+    pools = {
+        "a": pool("a", "vllm", "x:1", "x:2"),
+        "b": pool("b", "vllm", "x:2", "x:3"),
+        "c": pool("c", "abacus", "x:4"),
+    }
+    sources = build_sources(SETTINGS, pools)
+    assert [source.name for source in sources] == ["x:1", "x:2", "x:3"]
+    assert {source.interval_s for source in sources} == {SETTINGS.interval_s}
