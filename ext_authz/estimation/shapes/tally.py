@@ -96,35 +96,47 @@ def add_caps(root: Mapping[str, object], tally: Tally) -> None:
 
 def add_text(value: object, tally: Tally) -> None:
     """Count all text in `value`, however nested; a picture counts as a picture."""
+    text_bytes = 0
     stack: list[object] = [value]
     while stack:
         item = stack.pop()
         if isinstance(item, str):
-            tally.text_bytes += utf8_bytes(item)
+            text_bytes += len(item) if item.isascii() else utf8_bytes(item)
         elif isinstance(item, dict):
             if is_image(item):
                 _add_image(item, tally, stack)
-                continue
-            for name, inner in item.items():
-                if name not in FORM:
-                    tally.text_bytes += utf8_bytes(name)
-                if isinstance(inner, str):
-                    tally.text_bytes += utf8_bytes(inner)
-                else:
-                    stack.append(inner)
+            else:
+                text_bytes += _fields_bytes(item, stack)
         elif isinstance(item, list):
             stack.extend(item)
         elif item is not None:
-            tally.text_bytes += SCALAR_BYTES
+            text_bytes += SCALAR_BYTES
+    tally.text_bytes += text_bytes
+
+
+def _fields_bytes(item: Mapping[str, object], stack: list[object]) -> int:
+    """The text right in an object, names included; what lies deeper goes onto `stack`."""
+    text_bytes = 0
+    for name, inner in item.items():
+        if name not in FORM:
+            text_bytes += utf8_bytes(name)
+        if isinstance(inner, str):
+            # Inlined for speed: most of a conversation is text right here.
+            text_bytes += len(inner) if inner.isascii() else utf8_bytes(inner)
+        elif inner is not None:
+            stack.append(inner)
+    return text_bytes
 
 
 def is_image(part: Mapping[str, object]) -> bool:
     """Whether a content part is a picture; one cut before its `type` is told by its fields."""
-    kind = part.get("type")
-    if kind is not None:
+    if "type" in part:
+        kind = part["type"]
         return isinstance(kind, str) and kind in IMAGE_TYPES
+    if "image_url" in part:
+        return True
     source = part.get("source")
-    return "image_url" in part or (isinstance(source, dict) and source.get("type") == "base64")
+    return isinstance(source, dict) and source.get("type") == "base64"
 
 
 def _add_image(part: Mapping[str, object], tally: Tally, stack: list[object]) -> None:

@@ -1,0 +1,78 @@
+"""Calls that are told by method and headers: gRPC, preflights, calls without a body."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ext_authz.estimation.cost import estimate
+from ext_authz.estimation.parsing import is_preflight, parse
+from ext_authz.model import Api, HttpCall, Operation, Unread, WorkEstimate
+from ext_authz.settings import CostRules
+
+CHAT = "/v1/chat/completions"
+RULES = CostRules()
+
+
+def call(body: bytes, path: str = CHAT, **headers: str) -> HttpCall:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return HttpCall("POST", path, named, body, len(body), partial=False)
+
+
+def said(*content: Any, **more: Any) -> dict[str, Any]:
+    return {"model": "m1", "messages": [{"role": "user", "content": c} for c in content], **more}
+
+
+def test_a_grpc_call_costs_the_configured_price() -> None:
+    """A frame is not read, and how much of it arrived makes no difference."""
+    frame = b"\x00\x00\x00\x00\x08\x0a\x06resnet"
+    path = "/inference.GRPCInferenceService/ModelInfer"
+    for content_type in ("application/grpc", "application/grpc+proto", "Application/gRPC"):
+        for body, size, partial in ((frame, len(frame), False), (b"", -1, True)):
+            headers = {"content-type": content_type, "te": "trailers"}
+            request = parse(HttpCall("POST", path, headers, body, size, partial))
+            assert (request.api, request.operation) == (Api.GRPC, Operation.OPAQUE)
+            assert (request.model, request.unread) == (None, Unread.GRPC)
+            assert estimate(request, RULES).tokens == RULES.opaque_tokens
+
+
+def test_json_that_claims_to_be_grpc_is_not_cheaper() -> None:
+    """The content type alone does not hide a cap."""
+    body = json.dumps(said("x", max_tokens=9000)).encode()
+    request = parse(call(body, content_type="application/grpc"))
+    assert (request.api, request.opaque) == (Api.GRPC, True)
+    assert request.output_cap_tokens == 9000
+
+
+def test_a_call_without_body_costs_next_to_nothing() -> None:
+    """A listing or health check runs no model; an upgrade or an empty POST might."""
+    for method, path in (("GET", "/v1/models"), ("HEAD", "/health"), ("OPTIONS", CHAT)):
+        request = parse(HttpCall(method, path, {}, b"", 0, partial=False))
+        assert not request.opaque
+        assert estimate(request, RULES) == WorkEstimate(1, 0)
+    for method, headers in (("POST", {}), ("GET", {"upgrade": "websocket"})):
+        request = parse(HttpCall(method, "/v1/realtime", headers, b"", 0, partial=False))
+        assert estimate(request, RULES).tokens == RULES.opaque_tokens
+    unseen = HttpCall("GET", CHAT, {"content-length": "40000"}, b"", -1, partial=False)
+    assert estimate(parse(unseen), RULES).prompt_tokens == 10_000
+
+
+ORIGIN = {"origin": "https://app.example", "access-control-request-method": "POST"}
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "expected"),
+    [
+        ("OPTIONS", ORIGIN, True),
+        ("OPTIONS", {}, False),
+        ("OPTIONS", {"origin": "https://app.example"}, False),
+        ("OPTIONS", {**ORIGIN, "origin": ""}, False),
+        ("POST", ORIGIN, False),
+        ("options", ORIGIN, False),
+    ],
+)
+def test_only_a_real_preflight_is_one(method: str, headers: dict[str, str], expected: bool) -> None:
+    """OPTIONS with both headers is a preflight; nothing else is."""
+    assert is_preflight(HttpCall(method, CHAT, headers, b"", 0, partial=False)) is expected
