@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 READ_LIMIT_BYTES = (1 << 20) + 1  # one more than any file may have, so that too much shows
@@ -47,7 +48,12 @@ class Files:
 
     def fingerprint(self) -> str:
         """Hexadecimal SHA-256 of all contents in the order asked for; names do not count."""
-        total = hashlib.sha256()
-        for content in self._contents.values():
-            total.update(b"-" if content is None else hashlib.sha256(content).digest())
-        return total.hexdigest()
+        return fingerprint_of(self._contents.values())
+
+
+def fingerprint_of(contents: Iterable[bytes | None]) -> str:
+    """Hexadecimal SHA-256 of several contents; None is a file that cannot be read."""
+    total = hashlib.sha256()
+    for content in contents:
+        total.update(b"-" if content is None else hashlib.sha256(content).digest())
+    return total.hexdigest()

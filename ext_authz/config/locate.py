@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 Loc: TypeAlias = "tuple[str | int, ...]"
 
 # what stands below these may be a key that someone pasted into the wrong place
-_SECRET = frozenset({"api_key", "api_key_sha256", "api_key_files", "api_keys", "key", "keys"})
+SECRET_KEYS = frozenset({"api_key", "api_key_sha256", "api_key_files", "api_keys", "key", "keys"})
 _LONGEST_PART = 64
 _SIMPLE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -29,7 +29,7 @@ def field_text(path: Loc) -> str:
                 text += f'["{shown}"]'
             else:
                 text += f".{shown}" if text else shown
-            secret = part in _SECRET
+            secret = part in SECRET_KEYS
     return text
 
 
@@ -44,6 +44,7 @@ class Tree:
         self.data = data
         self._lines = lines
         self._origins: dict[Loc, list[int]] = {}
+        self._keys: dict[int, list[str]] = {}
 
     def path_of(self, loc: Loc) -> Loc:
         """The written path of a place in `data`.
@@ -55,7 +56,7 @@ class Tree:
         node = self.data
         for part in loc:
             if isinstance(node, dict):
-                key = list(node)[part] if isinstance(part, int) and part < len(node) else part
+                key = self._nth_key(node, part)
                 path = (*path, key)
                 node = node.get(key)
             elif isinstance(node, list):
@@ -77,10 +78,12 @@ class Tree:
 
     def prune(self, locs: list[Loc]) -> None:
         """Take the things at `locs` (places in `data`) out of `data`."""
+        self._keys.clear()
         targets = {self._key_path(loc) for loc in locs}
         # deepest and last first, so that what is still to go keeps its place
         for target in sorted(targets, key=lambda t: (len(t), _order(t)), reverse=True):
             self._remove(target)
+        self._keys.clear()
 
     def _key_path(self, loc: Loc) -> Loc:
         """`loc` with numbers into mappings replaced by keys, cut where `data` ends."""
@@ -88,7 +91,7 @@ class Tree:
         path: Loc = ()
         for part in loc:
             if isinstance(node, dict):
-                key = list(node)[part] if isinstance(part, int) and part < len(node) else part
+                key = self._nth_key(node, part)
                 if key not in node:
                     break
                 path, node = (*path, key), node[key]
@@ -97,6 +100,15 @@ class Tree:
             else:
                 break
         return path
+
+    def _nth_key(self, node: dict[str, Any], part: str | int) -> str | int:
+        """`part`, or the key it counts to. Listed once: there may be thousands of tenants."""
+        if isinstance(part, str) or not 0 <= part < len(node):
+            return part
+        keys = self._keys.get(id(node))
+        if keys is None:
+            keys = self._keys[id(node)] = list(node)
+        return keys[part]
 
     def _remove(self, target: Loc) -> None:
         if not target:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from ext_authz.config.locate import Loc, Tree, field_text
+from ext_authz.config.locate import SECRET_KEYS, Loc, Tree, field_text
 from ext_authz.config.scalars import FAULT
 from ext_authz.config.schema import AdmissionControl, Root
 from ext_authz.config.yaml_tree import Kind, Scalar
@@ -107,6 +107,11 @@ def _unknown_key(loc: Loc) -> tuple[str, str]:
     key = str(loc[-1])
     if len(loc) == 1 and key in AdmissionControl.model_fields:
         return "is not a known key here", f"indent it below `{TOP}:`"
+    if "api_key_sha256" in known and key in SECRET_KEYS:
+        return (
+            "is not a known key",
+            "run `ext-authz hash-key` and write its result to api_key_sha256",
+        )
     near = difflib.get_close_matches(key[:100], known, n=1)
     if near:
         return "is not a known key", f"did you mean `{near[0]}`?"

@@ -144,9 +144,9 @@ def number(low: float, high: float, *, above: bool = False, remedy: str = "") ->
     def read(value: object) -> float:
         result = _parse_number(value)
         if result < low or result > high or (above and result == low):
-            word = "above" if above else "from"
-            text = f"write a number {word} {_shown(low)} up to {_shown(high)}"
-            raise fault(f"is not {word} {_shown(low)} up to {_shown(high)}", remedy or text)
+            word = "above" if above else "at least"
+            bounds = f"{word} {_shown(low)} and at most {_shown(high)}"
+            raise fault(f"is not {bounds}", remedy or f"write a number {bounds}")
         return result
 
     return BeforeValidator(read)

@@ -32,8 +32,8 @@ SOURCES = ("scrape", "prometheus", "nvml", "stream", "static")
 MAX_BODY_BYTES = 65536
 
 _NO_ZERO_WEIGHT = (
-    "write a weight above 0 and up to 1000000: a small one such as 0.001 still gets its share, "
-    "and who should get nothing needs no entry at all"
+    "write a small weight such as 0.001, which still gets its share; to shut somebody out, "
+    "take the entry or its keys away"
 )
 
 Text = Annotated[str, BeforeValidator(as_text)]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ext_authz.clock import Clock, SystemClock
 from ext_authz.config.compile import Loaded, load_from
-from ext_authz.config.files import Files, read_regular
+from ext_authz.config.files import Files, fingerprint_of, read_regular
 from ext_authz.errors import ConfigError
 
 MISSING_AFTER_S = 10.0
@@ -114,7 +114,7 @@ class ConfigWatcher:
 
     def _load(self, known: dict[Path, bytes]) -> _News | None:
         # cheap way out: the same files with the same contents as at the last look
-        if len(known) == len(self._files) and _fingerprint(self._files, known) == self._seen:
+        if fingerprint_of(known.get(path) for path in self._files) == self._seen:
             return None
         files = Files(known)
         error: ConfigError | None = None
@@ -146,10 +146,3 @@ class ConfigWatcher:
             return
         self._fingerprint = news.loaded.settings.fingerprint
         self._loaded_at_s = now
-
-
-def _fingerprint(order: tuple[Path, ...], known: dict[Path, bytes]) -> str:
-    files = Files(known)
-    for path in order:
-        files.read(path)
-    return files.fingerprint()

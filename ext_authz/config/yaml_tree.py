@@ -205,8 +205,10 @@ class _Walk:
             self._visited += 1
             if not isinstance(key_node, yaml.ScalarNode):
                 self._problem(key_node, path, "has a key that is not text", "use a plain key")
-            elif key_node.tag == _TAG + "merge" and merge is None:
-                merge = value
+            elif key_node.tag == _TAG + "merge":
+                if merge is not None:
+                    self._problem(key_node, path, "merges twice", "write `<<: [*one, *other]`")
+                merge = merge or value
             elif (key := str(key_node.value)) in own:
                 first = own[key][0].start_mark.line + 1
                 self._problem(
