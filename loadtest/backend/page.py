@@ -88,8 +88,9 @@ def vllm_page(
     )
     for name, meaning, histogram in _vllm_histograms(totals):
         page.histogram(name, meaning, histogram)
-    page.gauge("vllm:cache_config_info", "The cache.", [(_cache_labels(profile), 1)])
-    # the one family without an `engine` label
+    # two families lack one of the common labels
+    cache = _Vllm({"engine": "0"}, created_s)
+    cache.gauge("vllm:cache_config_info", "The cache.", [(_cache_labels(profile), 1)])
     rejections = _Vllm({"model_name": model}, created_s)
     rejections.counter(
         "vllm:admission_rejections",
@@ -99,7 +100,7 @@ def vllm_page(
             ({"reason": "max_num_queued_tokens"}, 0),
         ],
     )
-    return "\n".join([*page.lines, *rejections.lines, ""])
+    return "\n".join([*page.lines, *cache.lines, *rejections.lines, ""])
 
 
 def _cache_labels(profile: LlmProfile) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,11 @@ def test_every_profile_can_run_what_it_accepts(name: str) -> None:
     assert profile.max_model_tokens <= profile.kv_tokens
     assert profile.kv_tokens % profile.block_tokens == 0
     assert profile.step_tokens > profile.max_sequences
+
+
+def test_the_knee_applies_to_prompts_and_decodes_alike() -> None:
+    """A step of twice the knee's sequences is stretched by the whole factor."""
+    flat = replace(_llm("h200-8b"), knee=None)
+    bent = replace(flat, knee=Knee(sequences=1, steepness=3.0, exponent=1.0))
+    for step in ((2, 2, 500, PrefillWork()), (2, 0, 0, PrefillWork(10, 100))):
+        assert bent.step_s(*step) == pytest.approx(4.0 * flat.step_s(*step))

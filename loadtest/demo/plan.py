@@ -1,0 +1,63 @@
+"""What the demo offers and to what: numbers only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One tenant's traffic. `key` is a demo key, good for nothing else."""
+
+    key: str
+    rps: int
+    prompt_bytes: int
+    max_tokens: int
+    weight: int
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One backend: its profile, its pool, and the concurrency it is configured with, which is
+    where its profile says the knee is."""
+
+    pool: str
+    profile: str
+    max_concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run. Requests that start within `warmup_s` are offered but not counted."""
+
+    loads: dict[str, Load]
+    servers: tuple[Server, ...]
+    slo_s: float
+    timeout_s: int
+    warmup_s: int
+    seconds: int
+
+
+# The two primaries serve about 70 of these chats a second at their knee and the economy server
+# about 15 more, so 200 a second is more than twice what all of them can do.
+DEMO = Plan(
+    loads={
+        "chat": Load("demo-key-chat", 20, 800, 128, 3, "realtime"),
+        "batch": Load("demo-key-batch", 30, 800, 128, 1, "analytics"),
+        "flood": Load("demo-key-flood", 150, 800, 128, 1, "analytics"),
+    },
+    servers=(
+        Server("primary", "demo-primary", 16),
+        Server("primary", "demo-primary", 16),
+        Server("economy", "demo-economy", 10),
+    ),
+    slo_s=1.5,
+    timeout_s=5,
+    warmup_s=3,
+    seconds=25,
+)
+
+# Per primary; the economy server gets its proportion.
+STATIC_LIMITS = (8, 12, 16, 20, 26, 34)
+STATIC_SECONDS = 13

@@ -1,0 +1,169 @@
+"""Starts one run's real parts on free ports: backends, the gate if wanted, Envoy, k6."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from loadtest.demo.plan import Plan, Server
+from loadtest.demo.variants import Config
+from loadtest.processes import Process, answers_200, free_port
+
+BIN = Path(sys.executable).parent
+SCENARIO = Path(__file__).with_name("scenario.js")
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A started backend."""
+
+    server: Server
+    url: str
+    process: Process
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """What a run talks to. `admin_url` is None where there is no gate."""
+
+    url: str
+    envoy_admin_url: str
+    admin_url: str | None
+    backends: tuple[Backend, ...]
+
+
+def gate_config(plan: Plan, backends: tuple[Backend, ...], ports: dict[str, int]) -> Config:
+    """The one configuration of the demo, also what `make up` leaves running."""
+    pools: dict[str, list[dict[str, Any]]] = {}
+    for backend in backends:
+        endpoint = {"url": backend.url, "max_concurrency": backend.server.max_concurrency}
+        pools.setdefault(backend.server.pool, []).append(endpoint)
+    return {
+        "admission_control": {
+            "metrics_source": {"type": "scrape", "scrape_interval": "100ms"},
+            "slo": {"default_ms": round(plan.slo_s * 1000)},
+            "scheduling": {
+                "types": {
+                    "realtime": {"weight": 3, "priority_class": "high"},
+                    "analytics": {"weight": 1, "priority_class": "low"},
+                },
+                "shared_capacity_reserve": 0.1,
+            },
+            "pools": [
+                {
+                    "name": name,
+                    "engine": "vllm",
+                    "models": ["demo"],
+                    "endpoints": endpoints,
+                    **({"demote_to": "economy"} if name == "primary" else {}),
+                }
+                for name, endpoints in pools.items()
+            ],
+            "tenants": [
+                {
+                    "name": name,
+                    "api_key_sha256": [hashlib.sha256(load.key.encode()).hexdigest()],
+                    "weight": load.weight,
+                    "type": load.type,
+                }
+                for name, load in plan.loads.items()
+            ],
+            "edge": {"listen": f"127.0.0.1:{ports['edge']}"},
+            "server": {
+                "grpc_listen": f"127.0.0.1:{ports['grpc']}",
+                "admin_listen": f"127.0.0.1:{ports['admin']}",
+            },
+        }
+    }
+
+
+def start_backends(plan: Plan, work: Path, stack: ExitStack) -> tuple[Backend, ...]:
+    """One process for each server of the plan."""
+    backends = []
+    for index, server in enumerate(plan.servers):
+        port = free_port()
+        command = [sys.executable, "-m", "loadtest.backend", "--profile", server.profile]
+        command += ["--port", str(port), "--seed", str(index + 1), "--model", "demo"]
+        process = stack.enter_context(Process(command, work / f"backend-{index}.log"))
+        backends.append(Backend(server, f"http://127.0.0.1:{port}", process))
+    for backend in backends:
+        backend.process.wait_ready(lambda url=backend.url: answers_200(f"{url}/health"))  # type: ignore[misc]  # mypy cannot infer a default's type in a lambda
+    return tuple(backends)
+
+
+def start(
+    plan: Plan, work: Path, stack: ExitStack, change: Callable[[Config], Config], gate: bool
+) -> Stack:
+    """Start everything; `stack` ends it. `change` edits the rendered Envoy configuration."""
+    backends = start_backends(plan, work, stack)
+    ports = {name: free_port() for name in ("edge", "grpc", "admin", "envoy")}
+    config = work / "gate.yaml"
+    config.write_text(yaml.safe_dump(gate_config(plan, backends, ports), sort_keys=False))
+    admin_url = f"http://127.0.0.1:{ports['admin']}"
+    if gate:
+        command = [str(BIN / "ext-authz"), "serve", "--config", str(config)]
+        process = stack.enter_context(Process(command, work / "gate.log"))
+        process.wait_ready(lambda: answers_200(f"{admin_url}/readyz"))
+    envoy_yaml = work / "envoy.yaml"
+    envoy_yaml.write_text(yaml.safe_dump(change(_rendered(config, ports["envoy"]))))
+    command = [str(BIN / "envoy"), "-c", str(envoy_yaml), "--log-level", "warning"]
+    command += ["--disable-hot-restart", "--concurrency", "1"]
+    process = stack.enter_context(Process(command, work / "envoy.log"))
+    url = f"http://127.0.0.1:{ports['edge']}"
+    process.wait_ready(lambda: answers_200(f"{url}/healthz"))
+    envoy_admin = f"http://127.0.0.1:{ports['envoy']}"
+    return Stack(url, envoy_admin, admin_url if gate else None, backends)
+
+
+def start_k6(plan: Plan, url: str, work: Path, stack: ExitStack) -> tuple[Process, Path]:
+    """Begin to send; the process, and where its points will be."""
+    points = work / "points.json"
+    tenants = {
+        name: {
+            "key": load.key,
+            "rps": load.rps,
+            "prompt_bytes": load.prompt_bytes,
+            "max_tokens": load.max_tokens,
+        }
+        for name, load in plan.loads.items()
+    }
+    settings = {
+        "url": url,
+        "seconds": plan.seconds,
+        "timeout_s": plan.timeout_s,
+        "tenants": tenants,
+    }
+    command = [str(BIN / "k6"), "run", "--quiet", "--no-summary", "--no-usage-report"]
+    command += ["--log-output", "none", "--out", f"json={points}", "--address", "", str(SCENARIO)]
+    environment = {**os.environ, "PLAN": json.dumps(settings)}
+    process = Process(command, work / "k6.log", environment)
+    return stack.enter_context(process), points
+
+
+def control(backend: Backend, **faults: object) -> None:
+    """Switch a fault of a backend on or off."""
+    request = urllib.request.Request(  # noqa: S310  loopback
+        f"{backend.url}/control",
+        data=json.dumps(faults).encode(),
+        headers={"content-type": "application/json"},
+        method="POST",
+    )
+    urllib.request.urlopen(request, timeout=5).close()
+
+
+def _rendered(config: Path, admin_port: int) -> Config:
+    from ext_authz.config.compile import load
+    from ext_authz.deploy.envoy import render_envoy
+
+    rendered: Config = yaml.safe_load(render_envoy(load(config).settings, admin_port))
+    return rendered
