@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -42,6 +42,10 @@ class Process:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not ready within {within_s} s:\n{self.output()}")
             time.sleep(0.02)
+
+    def poll(self) -> int | None:
+        """Its exit status if it has ended."""
+        return self._child.poll()
 
     def wait(self, within_s: float = 15.0) -> int:
         """Its exit status, once it has ended by itself."""
@@ -78,15 +82,9 @@ def answers_200(url: str) -> bool:
         return False
 
 
-async def eventually(
-    condition: Callable[[], bool] | Callable[[], Awaitable[bool]], within_s: float = 5.0
-) -> None:
-    """Wait until `condition` holds, or fail after `within_s`."""
-    deadline = time.monotonic() + within_s
-    while True:
-        answer = condition()
-        if await answer if isinstance(answer, Awaitable) else answer:
-            return
-        if time.monotonic() > deadline:
-            raise AssertionError(f"condition not met within {within_s} s")
-        await asyncio.sleep(0.01)
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

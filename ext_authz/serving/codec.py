@@ -137,6 +137,10 @@ class Codec:
         # What is not set must not come from the client either.
         ok.headers_to_remove.extend(name for name in _OUR_HEADERS if name not in ours)
         ok.headers_to_remove.extend(forged)
+        if decision.verdict is Verdict.DEMOTE:
+            # The caller is told too: it got the slower pool, and why.
+            told = ((_ADMISSION, ours[_ADMISSION]), (_REASON, ours[_REASON]))
+            _add_headers(ok.response_headers_to_add, told)
         return bytes(response.SerializeToString())
 
     def _metadata(self, decision: Decision) -> bytes:

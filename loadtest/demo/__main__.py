@@ -1,0 +1,169 @@
+"""Runs the demo: `python -m loadtest.demo`. See `--help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from loadtest.demo.measure import ALL, Figures, Point, figures, read_points
+from loadtest.demo.plan import DEMO, STATIC_LIMITS, STATIC_SECONDS, Plan
+from loadtest.demo.report import table, write_html
+from loadtest.demo.stack import Stack, control, start, start_k6
+from loadtest.demo.variants import (
+    Config,
+    with_static_limit,
+    without_access_log,
+    without_gate,
+)
+
+EXAMPLES = """\
+examples:
+  python -m loadtest.demo                the overload with the gate off, then on
+  python -m loadtest.demo --compare      also the best static limit, found by a sweep
+  python -m loadtest.demo --cut          also the gate without telemetry and access log
+  python -m loadtest.demo --up           leave everything running until Ctrl-C
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One run: its name, what it does to Envoy's configuration, and whether there is a gate."""
+
+    name: str
+    title: str
+    change: Callable[[Config], Config]
+    gate: bool
+    blind: bool = False
+
+
+OFF = Variant("off", "gate off", without_gate, gate=False)
+ON = Variant("on", "gate on", lambda config: config, gate=True)
+CUT = Variant("cut", "gate on, no telemetry, no access log", without_access_log, True, blind=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one variant gave."""
+
+    variant: Variant
+    points: list[Point]
+    rows: dict[str, Figures]
+
+
+def run(variant: Variant, plan: Plan) -> Run:
+    """Start everything fresh, send the plan's load, end everything."""
+    with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="demo-") as folder:
+        work = Path(folder)
+        started = start(plan, work, stack, variant.change, variant.gate)
+        if variant.blind:
+            for backend in started.backends:
+                control(backend, metrics="missing")
+        k6, points_file = start_k6(plan, started.url, work, stack)
+        _watch(variant, plan, k6.poll)
+        if k6.wait() != 0:
+            raise RuntimeError(f"k6 failed:\n{k6.output()[-2000:]}")
+        points = read_points(points_file)
+    return Run(variant, points, figures(points, plan))
+
+
+def _watch(variant: Variant, plan: Plan, ended: Callable[[], int | None]) -> None:
+    """Show that something happens until the load generator ends."""
+    began = time.monotonic()
+    limit_s = plan.seconds + plan.timeout_s + 30
+    while ended() is None:
+        spent_s = time.monotonic() - began
+        if spent_s > limit_s:
+            raise TimeoutError(f"{variant.name}: the load generator did not end in {limit_s} s")
+        if sys.stderr.isatty():
+            done = min(1.0, spent_s / (plan.seconds + 1))
+            bar = "#" * int(30 * done)
+            print(f"\r{variant.title:<42} [{bar:<30}]", end="", file=sys.stderr, flush=True)
+        time.sleep(0.2)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    else:
+        print(f"{variant.title}: done", file=sys.stderr)
+
+
+def best_static(plan: Plan) -> Run:
+    """Sweep a fixed concurrency; the run with the most goodput, repeated at full length."""
+    short = replace(plan, seconds=STATIC_SECONDS)
+    runs = [(run(_static(plan, limit), short), limit) for limit in STATIC_LIMITS]
+    best = max(runs, key=lambda pair: pair[0].rows[ALL].goodput_rps)
+    return run(_static(plan, best[1]), plan)
+
+
+def _static(plan: Plan, per_primary: int) -> Variant:
+    """The limit of each pool in proportion to what its servers run at their knee."""
+    unit = plan.servers[0].max_concurrency
+    slots: dict[str, int] = {}
+    for server in plan.servers:
+        slots[server.pool] = slots.get(server.pool, 0) + server.max_concurrency
+    limits = {pool: max(1, round(n * per_primary / unit)) for pool, n in slots.items()}
+    return Variant(
+        f"static-{per_primary}",
+        f"static limit of {per_primary} per primary",
+        lambda config: with_static_limit(config, limits, slots),
+        gate=False,
+    )
+
+
+def leave_running(plan: Plan) -> None:
+    """`make up`: the stack without load."""
+    with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="demo-") as folder:
+        started: Stack = start(plan, Path(folder), stack, lambda config: config, gate=True)
+        print(f"Envoy      {started.url}")
+        print(f"gate       {started.admin_url}/debug/status")
+        for name, load in plan.loads.items():
+            print(f"tenant     {name}: x-api-key: {load.key}")
+        print("Ctrl-C ends it.", flush=True)
+        try:
+            while True:
+                time.sleep(3600)
+        except KeyboardInterrupt:
+            print()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; 0 when every run went through."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest.demo",
+        description="The same overload on the same model servers, without the gate and with it.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--compare", action="store_true", help="also sweep a static limit")
+    parser.add_argument("--cut", action="store_true", help="also run the gate blind")
+    parser.add_argument("--up", action="store_true", help="start everything and wait")
+    parser.add_argument("--out", type=Path, default=Path("build"), metavar="DIR")
+    arguments = parser.parse_args(argv)
+    if arguments.up:
+        leave_running(DEMO)
+        return 0
+    runs = [run(OFF, DEMO), run(ON, DEMO)]
+    if arguments.cut:
+        runs.append(run(CUT, DEMO))
+    if arguments.compare:
+        runs.append(best_static(DEMO))
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    results = {_key(r.variant): {name: row.as_json() for name, row in r.rows.items()} for r in runs}
+    (arguments.out / "demo.json").write_text(json.dumps(results, indent=2) + "\n")
+    write_html(arguments.out / "demo.html", [(r.variant.title, r.points) for r in runs], DEMO)
+    print(table([(r.variant.title, r.rows) for r in runs], DEMO))
+    print(f"\n{arguments.out}/demo.json  {arguments.out}/demo.html")
+    return 0
+
+
+def _key(variant: Variant) -> str:
+    return "static" if variant.name.startswith("static") else variant.name
+
+
+if __name__ == "__main__":
+    sys.exit(main())
