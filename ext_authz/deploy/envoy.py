@@ -25,7 +25,8 @@ def render_envoy(settings: Settings, admin_port: int = 9901) -> str:
 
     The first pool is the one that serves when no pool is named: the gate is disabled, or gone and
     `edge.failure_mode_allow` is set. `admin_port` is Envoy's admin port on loopback. Raises
-    `ValueError` if a listen address or an endpoint's address is not host:port.
+    `ValueError` if a listen address or an endpoint's address is not host:port, or a name has
+    characters that do not print.
     """
     return _fill(
         parts.BOOTSTRAP,
@@ -48,7 +49,9 @@ def _fill(template: str, **values: object) -> str:
 
 def _quoted(text: str) -> str:
     """A YAML scalar that can only be read as this text: JSON strings are YAML."""
-    return json.dumps(text)
+    if not text.isprintable():
+        raise ValueError(f"not printable: {text!r}")
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _duration(seconds: float) -> str:

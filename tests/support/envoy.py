@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,15 +38,18 @@ class Envoy:
         return {name: int(value) for name, value in pairs if value.isdigit()}
 
 
-def start_envoy(settings: Settings, tmp_path: Path) -> Envoy:
+def start_envoy(
+    settings: Settings, tmp_path: Path, edit: Callable[[str], str] | None = None
+) -> Envoy:
     """Start Envoy for `settings` on free ports and wait until it listens.
 
-    `settings.edge.listen` is replaced; the caller stops `process`.
+    `settings.edge.listen` is replaced, and `edit` may change the text; the caller stops `process`.
     """
     port, admin_port = free_port(), free_port()
     edge = replace(settings.edge, listen=f"127.0.0.1:{port}")
     config = tmp_path / f"envoy-{port}.yaml"
-    config.write_text(render_envoy(replace(settings, edge=edge), admin_port))
+    text = render_envoy(replace(settings, edge=edge), admin_port)
+    config.write_text(edit(text) if edit else text)
     process = Process([str(ENVOY), "-c", str(config), *_LEAN], tmp_path / f"envoy-{port}.log")
     envoy = Envoy(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}")
     try:

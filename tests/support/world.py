@@ -101,6 +101,48 @@ def settings(
     return AdmissionSettings(**{**values, **changes})  # type: ignore[arg-type]  # test builder
 
 
+class Asks:
+    """Asks made by hand, for tests that drive a controller step by step."""
+
+    def __init__(self, config: AdmissionSettings) -> None:
+        self.config = config
+        self._ids = count()
+
+    def __call__(self, name: str, tokens: int = 100, type_: str | None = None) -> Ask:
+        """One request of a tenant, bound for the first pool and its chain of demotion."""
+        return ask_of(self.config, name, f"r{next(self._ids)}", tokens, type_)
+
+
+def ask_of(
+    config: AdmissionSettings, name: str, id_: str, tokens: int = 100, type_: str | None = None
+) -> Ask:
+    """An ask of a tenant for the first pool and its chain of demotion."""
+    who = config.tenants[name]
+    chain = [next(iter(config.pools.values()))] if config.pools else []
+    while chain and chain[-1].demote_to is not None:
+        chain.append(config.pools[chain[-1].demote_to])
+    return Ask(
+        id=id_,
+        tenant=who,
+        type=config.types[type_ or who.types[0]],
+        request=REQUEST,
+        estimate=WorkEstimate(tokens // 2, tokens - tokens // 2),
+        pools=tuple(chain),
+        slo_s=config.default_slo.e2e_s,
+    )
+
+
+def sample(
+    address: str,
+    at_s: float,
+    running: float | None = 0.0,
+    execution_s: float | None = None,
+    kv: tuple[float | None, float | None] = (None, None),
+) -> EndpointSample:
+    """A reading; `kv` is (usage ratio, capacity in tokens)."""
+    return EndpointSample(address, at_s, running, 0.0, kv[0], kv[1], execution_s)
+
+
 @dataclass
 class Tally:
     """What one tenant saw."""
@@ -129,9 +171,23 @@ class World:
         self.telemetry_arrives = True
         self.settle_lag_s = 0.02
         self.execution_s = 0.4
+        self.dead: set[str] = set()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._ids = count()
         self.after(0.0, lambda: self._scrape(scrape_s))
+
+    @property
+    def own(self) -> int:
+        """Requests of ours that really run."""
+        return self.running.total()
+
+    def restart(self) -> None:
+        """The process is replaced: the work runs on, and nobody remembers it."""
+        self.controller = Controller(self.controller.settings, Random(self.rng.random()), self.now)
+
+    def forget_tallies(self) -> None:
+        """Count from here on."""
+        self.tallies.clear()
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         """Run `action` `delay_s` from now."""
@@ -144,32 +200,21 @@ class World:
             action()
         self.now = until_s
 
-    def offer(self, name: str, rate: float, tokens: int = 100) -> None:
+    def offer(
+        self, name: str, rate: float, tokens: int = 100, until_s: float = float("inf")
+    ) -> None:
         """Poisson arrivals of one tenant from now on."""
 
         def arrive() -> None:
-            self.ask(name, tokens)
-            self.after(self.rng.expovariate(rate), arrive)
+            if self.now < until_s:
+                self.ask(name, tokens)
+                self.after(self.rng.expovariate(rate), arrive)
 
         self.after(self.rng.expovariate(rate), arrive)
 
     def ask(self, name: str, tokens: int = 100) -> Decision:
         """One request of a tenant now."""
-        config = self.controller.settings
-        who = config.tenants[name]
-        first = next(iter(config.pools.values()))
-        chain = [first]
-        while chain[-1].demote_to is not None:
-            chain.append(config.pools[chain[-1].demote_to])
-        ask = Ask(
-            id=f"r{next(self._ids)}",
-            tenant=who,
-            type=config.types[who.types[0]],
-            request=REQUEST,
-            estimate=WorkEstimate(tokens // 2, tokens - tokens // 2),
-            pools=tuple(chain),
-            slo_s=config.default_slo.e2e_s,
-        )
+        ask = ask_of(self.controller.settings, name, f"r{next(self._ids)}", tokens)
         decision = self.controller.arrive(ask, self.now)
         tally = self.tallies.setdefault(name, Tally())
         tally.offered += 1
@@ -180,9 +225,10 @@ class World:
         return decision
 
     def _start(self, decision: Decision, tally: Tally) -> None:
-        duration_s = self.execution_s * self.rng.uniform(0.5, 1.5)
-        tally.slot_seconds += duration_s
         endpoint = decision.endpoint or ""
+        died = endpoint in self.dead
+        duration_s = 0.001 if died else self.execution_s * self.rng.uniform(0.5, 1.5)
+        tally.slot_seconds += duration_s
         self.running[endpoint] += 1
 
         def finish() -> None:
@@ -191,7 +237,8 @@ class World:
                 self.after(self.settle_lag_s, settle)
 
         def settle() -> None:
-            outcome = Outcome(decision.reservation_id or "", 200, duration_s, endpoint)
+            status = 503 if died else 200
+            outcome = Outcome(decision.reservation_id or "", status, duration_s, endpoint)
             self.controller.settle(outcome, self.now)
 
         self.after(duration_s, finish)
@@ -200,6 +247,8 @@ class World:
         if self.telemetry_arrives:
             for _, state in self.controller.endpoint_states():
                 address = state.spec.address
+                if address in self.dead:
+                    continue
                 self.controller.observe(
                     EndpointSample(
                         address,
