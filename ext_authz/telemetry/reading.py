@@ -99,7 +99,8 @@ def mean_execution_s(before: Reading, after: Reading) -> float | None:
             return None
         seconds += now.total_s - then.total_s
         requests += now.count - then.count
-    return seconds / requests if requests > 0 else None
+    mean_s = seconds / requests if requests > 0 else None
+    return mean_s if mean_s is not None and isfinite(mean_s) else None
 
 
 def _choose(rule: Rule, page: Page, dropped: Counter[DropReason]) -> list[Series]:
@@ -199,5 +200,5 @@ def _by_labels(page: Page, name: str) -> dict[frozenset[tuple[str, str]], float]
     return {
         frozenset(one.labels.items()): one.value
         for one in page.series.get(name, ())
-        if one.value is not None
+        if one.value is not None and one.value >= 0
     }

@@ -7,6 +7,7 @@ import gzip
 import shutil
 import ssl
 import subprocess
+import tracemalloc
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -107,23 +108,40 @@ async def test_captured_pages_over_http(scrape: ScrapeRig, path: Path, packed: b
     assert scrape.requests[0].headers["Accept-Encoding"] == "identity"
 
 
+LARGE = b"".join(b'other{n="%d"} 1\n' % number for number in range(9_000)) + page(1)
+
+
 @pytest.mark.parametrize(
-    ("body", "encoding"),
+    ("body", "encoding", "what"),
     [
-        (gzip.compress(b"\n" * 50_000_000), "gzip"),
-        (gzip.compress(page(1))[:-9], "gzip"),
-        (page(1), "gzip"),
-        (b"", "gzip"),
-        (page(1), "br"),
-        (page(1), "gzip, gzip"),
+        (gzip.compress(LARGE)[: len(gzip.compress(LARGE)) // 2], "gzip", "cut off"),
+        (gzip.compress(LARGE)[:-8], "gzip", "cut off"),
+        (page(1), "gzip", "not the gzip"),
+        (b"", "gzip", "cut off"),
+        (page(1), "br", "content encoding"),
+        (page(1), "gzip, gzip", "content encoding"),
     ],
-    ids=["bomb", "cut", "not packed", "nothing", "other coding", "packed twice"],
+    ids=["cut", "unchecked", "not packed", "nothing", "other coding", "packed twice"],
 )
-async def test_bad_packing_is_refused(scrape: ScrapeRig, body: bytes, encoding: str) -> None:
-    """Unpacking is bounded, must reach the packed page's end, and knows gzip only."""
+async def test_bad_packing_is_refused(
+    scrape: ScrapeRig, body: bytes, encoding: str, what: str
+) -> None:
+    """A packed page must be packed with gzip and reach its end."""
     scrape.answer(body, **{"Content-Encoding": encoding})
-    with pytest.raises(TelemetryError, match="page"):
+    with pytest.raises(TelemetryError, match=what):
         await scrape.source.poll(1.0)
+
+
+async def test_unpacking_is_bounded(scrape: ScrapeRig) -> None:
+    """A small body that unpacks to a huge page never takes the memory of that page."""
+    scrape.answer(gzip.compress(b"\n" * 50_000_000), **{"Content-Encoding": "gzip"})
+    tracemalloc.start()
+    try:
+        with pytest.raises(TelemetryError, match="larger"):
+            await scrape.source.poll(1.0)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
 
 
 async def test_the_largest_page_allowed(scrape: ScrapeRig) -> None:

@@ -189,6 +189,15 @@ def test_one_unknown_engine_makes_a_sum_unknown(bad: str) -> None:
     assert sum(got.dropped.values()) == 1
 
 
+def test_a_sum_beyond_all_numbers_is_unknown() -> None:
+    """Finite numbers can add up to infinity, which is no load to act on."""
+    got = reading(
+        [f'vllm:num_requests_running{{engine="{n}",model_name="m1"}} 1e308' for n in "01"]
+    )
+    assert got.totals == {}
+    assert got.by_model == {}
+
+
 def test_a_line_without_readable_labels_spoils_its_signal() -> None:
     """A broken line may belong to any model, so that none is known for that signal."""
     got = reading(

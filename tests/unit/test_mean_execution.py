@@ -55,6 +55,12 @@ def timed(
         (timed(0, 10, 5), timed(0, 9, 6), None),
         (timed(0, 10, 5), timed(0, "NaN", 8), None),
         (timed(0, 10, 5) + timed(1, 0, 0), timed(0, 12, 6) + timed(1, 4, 1), 3.0),
+        (timed(0, -5, 5), timed(0, 16, 8), None),
+        (
+            timed(0, 0, 0) + timed(1, 0, 0),
+            timed(0, "1.5e308", 1) + timed(1, "1.5e308", 1),
+            None,
+        ),
         # One engine restarted while another worked on: the sums over both still rise.
         (timed(0, 10, 5) + timed(1, 9, 9), timed(0, 30, 15) + timed(1, 1, 1), None),
         # A new engine has no earlier reading to subtract.
