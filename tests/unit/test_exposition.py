@@ -55,7 +55,9 @@ def test_every_captured_page_reads_as_another_parser_reads_it(path: Path) -> Non
         if series.value is not None
     ]
 
-    def order(sample: tuple[str, dict[str, str], float | None]) -> tuple[str, list[tuple[str, str]]]:
+    def order(
+        sample: tuple[str, dict[str, str], float | None],
+    ) -> tuple[str, list[tuple[str, str]]]:
         return sample[0], sorted(sample[1].items())
 
     assert len(expected) >= 4
