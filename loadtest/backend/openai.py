@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from aiohttp import web
@@ -82,7 +83,12 @@ class OpenAiRoutes:
         chunk_tokens = CHUNK_TOKENS if ask.stream else 0
         async with self._service.admitted(request, ask, chunk_tokens) as ticket:
             if ask.stream:
-                return await self._stream(request, shape, head, ticket)
+                response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+                # a client that leaves between two chunks is no fault; the ticket is withdrawn
+                with suppress(ConnectionError):
+                    await response.prepare(request)
+                    await self._stream(response, shape, head, ticket)
+                return response
             await ticket.wake.wait()
             ended = [ticket.ended[request_id] for request_id in ticket.ids]
             choices = [
@@ -92,11 +98,10 @@ class OpenAiRoutes:
             return web.json_response({**head, "choices": choices, **self._closing(ticket)})
 
     async def _stream(
-        self, request: web.Request, shape: _Shape, head: Json, ticket: Ticket
-    ) -> web.StreamResponse:
-        """Headers leave at once, as a real engine's do while the request still queues."""
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
+        self, response: web.StreamResponse, shape: _Shape, head: Json, ticket: Ticket
+    ) -> None:
+        """The body of a stream. Its headers have left already, as a real engine's do while the
+        request still queues."""
         done = False
         while not done:
             await ticket.wake.wait()
@@ -108,7 +113,6 @@ class OpenAiRoutes:
         await response.write(_event({**head, "choices": [], **self._closing(ticket)}))
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
-        return response
 
     def _pieces(self, shape: _Shape, ticket: Ticket) -> list[Json]:
         """What each sequence of a stream has new since the last look."""

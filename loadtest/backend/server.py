@@ -59,8 +59,6 @@ async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResp
         return _error(request, error.message, error.status, error.param)
     except web.HTTPException as error:
         return _error(request, error.reason, error.status)
-    except ConnectionError:
-        raise  # the client left in the middle of a stream; there is nobody to answer
     except Exception:
         _log.exception("a handler failed")
         return _error(request, "internal error", 500)

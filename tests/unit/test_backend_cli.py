@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import http.client
 import json
 import signal
 import subprocess
@@ -37,6 +38,28 @@ def test_it_says_where_it_listens_and_ends_on_a_signal(
                 assert json.load(answer)["profile"] == "fraud"
             process.send_signal(number)
             _, errors = process.communicate(timeout=10)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert errors == ""
+
+
+def test_a_signal_cuts_off_what_is_in_flight() -> None:
+    """A stream of many seconds does not hold up the end, and leaves no stack trace behind."""
+    command = [sys.executable, "-m", "loadtest.backend", "--profile", "demo-primary"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            port = int(process.stdout.readline().rsplit(":", 1)[1])
+            client = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            body = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True, "stream": True}
+            client.request("POST", "/v1/completions", json.dumps(body))
+            assert client.getresponse().status == 200
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=10)
+            client.close()
         finally:
             process.kill()
     assert process.returncode == 0
