@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from typing import Any
 
@@ -93,6 +94,12 @@ class TestPermission:
             "x-gpu-reason": "over_share",
         }
         assert response.ok_response.headers_to_remove == []
+
+    def test_reasons_do_not_mix(self) -> None:
+        """Two demotions to the same server for different reasons each say their own."""
+        for reason in (Reason.OVER_SHARE, Reason.AT_CAPACITY, Reason.OVER_SHARE):
+            answer = CODEC.encode(dataclasses.replace(DEMOTE, reason=reason), None, Api.OPENAI)
+            assert set_headers(decoded(answer))["x-gpu-reason"] == reason.value
 
     def test_unrouted(self) -> None:
         """Without a pool nothing is set, and nothing the client claimed is left."""
