@@ -14,10 +14,15 @@ from textwrap import indent
 from ext_authz.deploy import envoy_cluster_parts as cluster_parts
 from ext_authz.deploy import envoy_filter_parts as filter_parts
 from ext_authz.deploy import envoy_parts as parts
+from ext_authz.errors import ExtAuthzError
 from ext_authz.settings import EdgeSettings, Endpoint, Pool, Settings
 
 # Envoy's own default; a smaller one would turn large uploads into 413 before any check.
 _BUFFER_BYTES = 1024 * 1024
+
+
+class RenderError(ExtAuthzError):
+    """Settings that have no Envoy configuration."""
 
 
 def render_envoy(settings: Settings, admin_port: int = 9901) -> str:
@@ -25,8 +30,8 @@ def render_envoy(settings: Settings, admin_port: int = 9901) -> str:
 
     The first pool is the one that serves when no pool is named: the gate is disabled, or gone and
     `edge.failure_mode_allow` is set. `admin_port` is Envoy's admin port on loopback. Raises
-    `ValueError` if a listen address or an endpoint's address is not host:port, or a name has
-    characters that do not print.
+    `RenderError` if a listen address or an endpoint's address is not host:port with a port to
+    connect to, `edge.listen` is a host name, or a name has characters that do not print.
     """
     return _fill(
         parts.BOOTSTRAP,
@@ -50,7 +55,7 @@ def _fill(template: str, **values: object) -> str:
 def _quoted(text: str) -> str:
     """A YAML scalar that can only be read as this text: JSON strings are YAML."""
     if not text.isprintable():
-        raise ValueError(f"not printable: {text!r}")
+        raise RenderError(f"not printable: {text!r}")
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -88,6 +93,10 @@ def _total_bucket(edge: EdgeSettings) -> str:
 def _listener(settings: Settings) -> str:
     edge = settings.edge
     host, port = _host_port(edge.listen)
+    host = "127.0.0.1" if host == "localhost" else host
+    if not _is_ip(host):
+        # Envoy binds sockets to addresses only.
+        raise RenderError(f"edge.listen is a name: {edge.listen!r}; write an address")
     access_log = _fill(
         parts.ACCESS_LOG,
         periodic=_duration(edge.access_log_periodic_s),
@@ -233,5 +242,5 @@ def _host_port(address: str) -> tuple[str, int]:
     """Split host:port; an IPv6 host stands in brackets."""
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
-        raise ValueError(f"not host:port: {address!r}")
+        raise RenderError(f"not host:port: {address!r}; write one such as 127.0.0.1:8080")
     return host.strip("[]"), int(port)

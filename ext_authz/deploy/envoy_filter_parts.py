@@ -9,7 +9,8 @@ EDGE_BUCKETS = """\
 # 1. What all callers together may send: max_keys x rate / (2 x burst) a second. Envoy keeps buckets
 # of the $max_keys keys seen last, and a forgotten key starts full again: somebody who invents keys
 # fast enough could push a real key out and so refill it. At this rate that takes no less time than
-# the bucket needs to fill by itself, so nothing is gained. Raise max_keys to allow more.
+# the bucket needs to fill by itself, so nothing is gained. The price: a flood beyond it is refused
+# together with everybody else's requests until it ends. Raise max_keys to allow more.
 - name: ext_authz.edge_total
   typed_config:
     "@type": type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit

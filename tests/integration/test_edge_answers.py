@@ -142,7 +142,8 @@ async def test_a_throttled_grpc_caller(tmp_path: Path) -> None:
         edge.gate.answer = lambda _: deny(429, written, "busy")
         error = await _grpc_error(edge, "k")
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert dict(error.trailing_metadata() or ())["grpc-retry-pushback-ms"] == "700"
+    trailers = {str(key): value for key, value in error.trailing_metadata() or ()}
+    assert trailers["grpc-retry-pushback-ms"] == "700"
 
 
 async def test_a_grpc_caller_over_the_edge_bucket(tmp_path: Path) -> None:
@@ -158,7 +159,8 @@ async def test_a_grpc_caller_over_the_edge_bucket(tmp_path: Path) -> None:
 
 async def _grpc_error(edge: Edge, key: str) -> grpc.aio.AioRpcError:
     async with grpc.aio.insecure_channel(edge.envoy.url.removeprefix("http://")) as channel:
-        call = channel.unary_unary(GRPC_PATH)(b"x", metadata=(("x-api-key", key),), timeout=5)
+        method = channel.unary_unary(GRPC_PATH, None, None)
+        call = method(b"x", metadata=(("x-api-key", key),), timeout=5)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call
     return caught.value

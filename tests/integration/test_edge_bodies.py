@@ -70,9 +70,8 @@ async def test_a_grpc_stream_is_checked_at_its_start(tmp_path: Path) -> None:
         await asyncio.sleep(0.2)
         assert edge.gate.checks == []
         async with grpc.aio.insecure_channel(edge.envoy.url.removeprefix("http://")) as channel:
-            call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")(
-                messages()
-            )
+            path = "/inference.GRPCInferenceService/ModelStreamInfer"
+            call = channel.stream_stream(path, None, None)(messages())
             await eventually(lambda: len(edge.gate.checks) == 1)
             assert edge.gate.checks[0].path.endswith("/ModelStreamInfer")
             assert edge.gate.checks[0].raw_body == b""

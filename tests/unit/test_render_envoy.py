@@ -8,12 +8,14 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ext_authz.deploy.envoy import render_envoy
+from ext_authz.config import load
+from ext_authz.deploy.envoy import RenderError, render_envoy
 from ext_authz.settings import Pool, Settings
 from tests.support.envoy import validate
 from tests.support.settings import make_edge, make_pool, make_settings
@@ -25,7 +27,7 @@ THREE = (
     make_pool("far.away-2", "models.example.com:443", scheme="https"),
 )
 
-few = options(max_examples=40, deadline=None)
+few = hypothesis.settings(max_examples=40, deadline=None)
 
 
 def _tree(settings: Settings, admin_port: int = 9901) -> dict[str, Any]:
@@ -225,8 +227,22 @@ def test_names_cannot_break_out(name: str) -> None:
 @pytest.mark.parametrize("address", ["", "8080", ":8080", "host:", "host:0", "host:99999", "h:x"])
 def test_an_address_that_is_none(address: str) -> None:
     """What is not host:port is refused rather than written."""
-    with pytest.raises(ValueError, match="not host:port"):
+    with pytest.raises(RenderError, match="not host:port"):
         render_envoy(make_settings(ONE, edge=make_edge(listen=address)))
+
+
+def test_only_addresses_can_be_listened_on() -> None:
+    """Envoy cannot bind to a name: localhost is translated, any other is refused."""
+    tree = _tree(make_settings(ONE, edge=make_edge(listen="localhost:80")))
+    assert _address(tree["static_resources"]["listeners"][0]["address"]) == ("127.0.0.1", 80)
+    with pytest.raises(RenderError, match="is a name"):
+        render_envoy(make_settings(ONE, edge=make_edge(listen="edge.example:80")))
+
+
+def test_a_name_that_does_not_print() -> None:
+    """A line break in a name would be another line of configuration; it is refused."""
+    with pytest.raises(RenderError, match="not printable"):
+        render_envoy(make_settings([replace(ONE[0], name="a\nb")]))
 
 
 def test_body_and_failure_mode_follow_the_settings() -> None:
@@ -277,3 +293,11 @@ def test_envoy_accepts_it(settings: Settings, tmp_path: Path) -> None:
     assert verdict.returncode == 0, verdict.stderr
     assert "OK" in verdict.stdout
     assert "[warning]" not in verdict.stderr, verdict.stderr
+
+
+def test_the_example_is_rendered_from_its_configuration() -> None:
+    """envoy/envoy.yaml is what the renderer makes of envoy/config.yaml today."""
+    folder = Path(__file__).parents[2] / "envoy"
+    loaded = load(folder / "config.yaml")
+    assert (loaded.warnings, loaded.unbuilt) == ((), ())
+    assert (folder / "envoy.yaml").read_text() == render_envoy(loaded.settings)
