@@ -209,6 +209,12 @@ def test_a_cap_in_an_unreadable_body_still_counts() -> None:
     assert (request.opaque, request.output_cap_tokens, request.sequences) == (True, 8000, 2)
 
 
+def test_half_a_character_in_the_text_is_counted() -> None:
+    """Browsers cut strings inside an emoji; such a text is measured like any other."""
+    request = parse(call(b'{"model":"m","messages":[{"content":"\\ud83d hello"}]}'))
+    assert (request.model, request.unread) == ("m", Unread.ODD_JSON)
+
+
 def test_nan_is_no_trouble() -> None:
     """NaN and infinities in a body are numbers some servers read."""
     request = parse(call(b'{"model":"m","temperature":NaN,"max_tokens":Infinity}'))

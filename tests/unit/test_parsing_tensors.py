@@ -156,3 +156,12 @@ def test_text_hidden_behind_a_small_tensor_is_paid_for() -> None:
     head = json.dumps({"inputs": inputs}).encode()
     request = parse(HttpCall("POST", PATH, {}, head, len(head), partial=False))
     assert request.text_bytes >= 199_000
+
+
+def test_another_spelling_of_the_path_does_not_hide_the_elements() -> None:
+    """Ids written in two bytes each cost a token each on a path nobody recognises, too."""
+    document = {"inputs": [tensor("INT64", [30_000], data=[0] * 30_000)]}
+    body = json.dumps(document, separators=(",", ":")).encode()
+    for path in (PATH, "/v2/models/x/../resnet/infer", "/elsewhere"):
+        request = parse(HttpCall("POST", path, {}, body, len(body), partial=False))
+        assert request.token_ids == 30_000
