@@ -52,6 +52,25 @@ async def test_a_long_request_is_reported_on_the_way(tmp_path: Path) -> None:
     assert set(types[:-1]) == {AccessLogType.DownstreamPeriodic}
 
 
+async def test_a_client_that_leaves_is_reported(tmp_path: Path) -> None:
+    """A request whose caller hung up ends in the log at once, though the server never answered."""
+    async with running_edge(tmp_path) as edge:
+        edge.gate.answer = lambda _: allow({"x-gpu-pool": "beta"}, decision_id="d-4")
+        upstream = edge.upstreams["b1"]
+        upstream.gate.clear()
+        request = asyncio.create_task(edge.client.get(edge.url).__aenter__())
+        await eventually(lambda: upstream.active == 1)
+        request.cancel()
+        await eventually(lambda: bool(edge.gate.decided("d-4")), within_s=1.0)
+        (entry,) = edge.gate.decided("d-4")
+        assert upstream.served == 0
+    assert entry.response is not None
+    assert entry.response.response_code_details == "downstream_remote_disconnect"
+    assert entry.common_properties is not None
+    assert entry.common_properties.response_flags is not None
+    assert entry.common_properties.response_flags.downstream_connection_termination
+
+
 async def test_refusals_and_keys_stay_out_of_the_log(tmp_path: Path) -> None:
     """Only admitted requests are reported, and no entry carries the caller's key."""
     async with running_edge(tmp_path) as edge:

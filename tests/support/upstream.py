@@ -37,6 +37,10 @@ class Upstream:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Let go of what is held and refuse connections from now on. May be called twice."""
         self.gate.set()
         await self._runner.cleanup()
 
