@@ -8,6 +8,7 @@ instead of as a wall.
 
 from __future__ import annotations
 
+from math import isnan
 from random import Random
 
 from ext_authz.model import RetryHint
@@ -35,8 +36,9 @@ class Herd:
 
 
 def hint(wait_s: float, herd: float, drain_per_s: float, cap_s: float, rng: Random) -> RetryHint:
-    """The hint for one refusal. `wait_s` is at least 0 and finite, `drain_per_s` above 0."""
-    wait_s = min(wait_s, cap_s)
+    """The hint for one refusal. `drain_per_s` is above 0; a wait that is no number, or has no
+    end, is the cap, and a negative one is none."""
+    wait_s = cap_s if isnan(wait_s) else min(max(0.0, wait_s), cap_s)
     spread_s = min(herd / drain_per_s, cap_s - wait_s)
     jitter_s = rng.random() * spread_s
     return RetryHint(after_s=wait_s + jitter_s, jitter_s=jitter_s)
