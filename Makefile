@@ -1,0 +1,45 @@
+# Everything a stranger needs; each target sets up its own environment first.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo up test check bench render lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+$(READY): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "Python 3.11 to 3.13 is needed, this is %d.%d; say make PYTHON=python3.12" % v)'
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(READY) ## the same overload, gate off and on (COMPARE=1: also the best static limit; CUT=1: also blind)
+	@$(BIN)/python -m loadtest.demo $(if $(COMPARE),--compare) $(if $(CUT),--cut)
+
+up: $(READY) ## leave the demo's servers running
+	@$(BIN)/python -m loadtest.demo --up
+
+test: $(READY) ## all tests, those with real servers included
+	@$(BIN)/python -m pytest
+
+check: $(READY) ## format, lint, types, architecture
+	@$(BIN)/ruff format --quiet --check . || { echo "run: $(BIN)/ruff format ."; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/python -m pytest -o addopts= -q --no-header --no-summary -p no:cacheprovider tests/test_architecture.py > /dev/null || $(BIN)/python -m pytest tests/test_architecture.py
+
+bench: $(READY) ## speed, as ratios taken in one run
+	@$(BIN)/python -m tests.benchmarks
+
+render: $(READY) ## envoy/envoy.yaml again from envoy/config.yaml
+	@$(BIN)/ext-authz render envoy --config envoy/config.yaml > envoy/envoy.yaml
+
+lock: ## pin newer versions of everything (needs uv)
+	@uv pip compile --quiet --universal --python-version 3.11 --no-header --no-emit-index-url --no-annotate --extra fast --group dev pyproject.toml -o requirements.lock
+
+clean: ## remove what was built and installed here
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache
