@@ -137,7 +137,7 @@ class Codec:
         # What is not set must not come from the client either.
         ok.headers_to_remove.extend(name for name in _OUR_HEADERS if name not in ours)
         ok.headers_to_remove.extend(forged)
-        if decision.verdict is Verdict.DEMOTE:
+        if _REASON in ours:
             # The caller is told too: it got the slower pool, and why.
             told = ((_ADMISSION, ours[_ADMISSION]), (_REASON, ours[_REASON]))
             _add_headers(ok.response_headers_to_add, told)

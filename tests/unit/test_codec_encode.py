@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -94,6 +95,11 @@ class TestPermission:
             "x-gpu-reason": "over_share",
         }
         assert response.ok_response.headers_to_remove == []
+        told = response.ok_response.response_headers_to_add
+        assert {option.header.key: option.header.value for option in told} == {
+            "x-gpu-admission": "demote",
+            "x-gpu-reason": "over_share",
+        }
 
     def test_reasons_do_not_mix(self) -> None:
         """Two demotions to the same server for different reasons each say their own."""
@@ -109,6 +115,13 @@ class TestPermission:
         removed = response.ok_response.headers_to_remove
         assert removed == ["x-gpu-pool", "x-gpu-endpoint", "x-gpu-admission", "x-gpu-reason"]
         assert response.dynamic_metadata is None
+
+    def test_a_demotion_to_nowhere(self) -> None:
+        """Without a pool even a demotion sets nothing and tells nothing."""
+        nowhere = dataclasses.replace(DEMOTE, pool=None, endpoint=None)
+        ok = decoded(CODEC.encode(nowhere, None, Api.OPENAI)).ok_response
+        assert (ok.headers, ok.response_headers_to_add) == ([], [])
+        assert len(ok.headers_to_remove) == 4
 
     @pytest.mark.parametrize("decision", [ADMIT, DEMOTE, UNROUTED])
     def test_forged_headers(self, decision: Decision) -> None:
@@ -185,28 +198,41 @@ def whole_permission(decision: Decision) -> auth.CheckResponse:
         name: protobuf.Value(string_value=value)
         for name, value in {**texts, "pool": decision.pool}.items()
     } | {name: protobuf.Value(number_value=float(value)) for name, value in numbers.items()}
+
+    def options(names: Iterable[str]) -> list[core.HeaderValueOption]:
+        return [
+            core.HeaderValueOption(
+                header=core.HeaderValue(key=name, value=headers[name] or ""),
+                append_action=overwrite,
+            )
+            for name in names
+        ]
+
+    demoted = decision.verdict is Verdict.DEMOTE
     return auth.CheckResponse(
         status=rpc.Status(),
         ok_response=auth.OkHttpResponse(
-            headers=[
-                core.HeaderValueOption(
-                    header=core.HeaderValue(key=key, value=value or ""), append_action=overwrite
-                )
-                for key, value in headers.items()
-            ],
-            headers_to_remove=[] if decision.verdict is Verdict.DEMOTE else ["x-gpu-reason"],
+            headers=options(headers),
+            headers_to_remove=[] if demoted else ["x-gpu-reason"],
+            response_headers_to_add=options(("x-gpu-admission", "x-gpu-reason") if demoted else ()),
         ),
         dynamic_metadata=protobuf.Struct(fields=values),
     )
 
 
 class TestRefusal:
-    @given(st.sampled_from(Verdict), st.sampled_from(Reason), st.sampled_from(Api), st.floats())
+    @given(
+        st.sampled_from(Verdict),
+        st.sampled_from(Reason),
+        st.sampled_from(Api),
+        st.sampled_from([None, "p"]),
+        st.floats(),
+    )
     def test_code_zero_never_travels_with_a_refusal(
-        self, verdict: Verdict, reason: Reason, api: Api, wait_s: float
+        self, verdict: Verdict, reason: Reason, api: Api, pool: str | None, wait_s: float
     ) -> None:
         """Envoy allows code 0 whatever else is said, and denies any other code."""
-        decision = Decision(verdict, reason, verdict, pool="p", retry=RetryHint(wait_s, wait_s))
+        decision = Decision(verdict, reason, verdict, pool=pool, retry=RetryHint(wait_s, wait_s))
         response = decoded(CODEC.encode(decision, call_with(x_gpu_pool="forged"), api))
         if verdict is Verdict.REJECT:
             assert response.status.code != 0
