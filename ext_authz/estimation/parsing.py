@@ -98,6 +98,14 @@ def parse(call: HttpCall) -> InferenceRequest:
         )
 
 
+def api_of(call: HttpCall) -> Api:
+    """The API a call is addressed to, from its path and headers alone. Never raises."""
+    try:
+        return _target(call).api
+    except Exception:
+        return Api.OTHER
+
+
 def is_preflight(call: HttpCall) -> bool:
     """Whether a browser asks what it may send: the only call that comes without credentials."""
     headers = call.headers

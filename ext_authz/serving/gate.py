@@ -11,7 +11,7 @@ from random import Random
 
 from ext_authz.admission.controller import Controller
 from ext_authz.admission.intake import Intake
-from ext_authz.estimation.parsing import is_preflight, parse
+from ext_authz.estimation.parsing import api_of, is_preflight, parse
 from ext_authz.journal import Journal
 from ext_authz.metrics import Metrics
 from ext_authz.model import Api, Decision, HttpCall, Outcome, Reason, Verdict
@@ -52,17 +52,18 @@ class Gate:
         admission = self.settings.admission
         if is_preflight(call):
             return _PREFLIGHT, Api.OTHER
-        request = parse(call)
         if not admission.enabled:
-            return _DISABLED, request.api
+            return _DISABLED, Api.OTHER
         who = self._identity.of(call.headers)
         if who.conflict:
             self.metrics.count("key_conflicts")
+        if who.tenant is None:
+            # Nobody's body is not worth reading.
+            return self._shadowed(_UNKNOWN_KEY), api_of(call)
+        tenant = admission.tenants[who.tenant]
+        request = parse(call)
         if request.partial:
             self.metrics.count("partial_bodies")
-        tenant = None if who.tenant is None else admission.tenants[who.tenant]
-        if tenant is None:
-            return self._shadowed(_UNKNOWN_KEY), request.api
         ask = self._intake.ask(next(self._ids), tenant, call, request)
         if isinstance(ask, Decision):
             return self._shadowed(ask), request.api
