@@ -16,7 +16,7 @@ export const options = {
         rate: tenant.rps,
         timeUnit: '1s',
         duration: `${plan.seconds}s`,
-        preAllocatedVUs: Math.ceil(tenant.rps * 1.5),
+        preAllocatedVUs: Math.ceil(tenant.rps * (plan.timeout_s + 1)),
         maxVUs: Math.ceil(tenant.rps * (plan.timeout_s + 1)),
         gracefulStop: `${plan.timeout_s}s`,
         exec: 'ask',
