@@ -224,29 +224,6 @@ def test_cancelling_frees_everything(
     assert engine.gauges().kv_ratio == 0.0
 
 
-def test_a_full_cache_evicts_the_youngest_and_everyone_still_ends() -> None:
-    """Two growing outputs that do not fit together: the younger recomputes, and neither is lost."""
-    engine = ContinuousEngine(PLAIN, seed=1)
-    older = engine.submit(0.0, Work(10, cap_tokens=25, exact=True))
-    younger = engine.submit(0.0, Work(10, cap_tokens=25, exact=True))
-    ends = _finished(_drain(engine))
-    assert ends[older].preemptions == 0
-    assert ends[younger].preemptions >= 1
-    assert engine.gauges().preemptions == ends[younger].preemptions
-    assert [ends[request].output_tokens for request in (older, younger)] == [25, 25]
-
-
-def test_a_request_that_does_not_fit_waits_and_blocks_those_behind_it() -> None:
-    """A head too large for the free cache waits; a small one behind it does not slip past."""
-    engine = ContinuousEngine(PLAIN, seed=1)
-    engine.submit(0.0, Work(10, cap_tokens=5, exact=True))
-    engine.submit(0.01, Work(35, cap_tokens=1, exact=True))
-    engine.submit(0.01, Work(1, cap_tokens=1, exact=True))
-    engine.advance(0.25)
-    gauges = engine.gauges()
-    assert (gauges.running, gauges.waiting) == (1, 2)
-
-
 @pytest.mark.parametrize(
     "work",
     [Work(0), Work(40), Work(100), Work(30, cap_tokens=11), Work(-1)],

@@ -112,6 +112,15 @@ def test_cancelling_the_waiting_and_the_running() -> None:
     assert not engine.cancel(1.0, ids[1])
 
 
+def test_the_cancelled_do_not_fill_a_batch() -> None:
+    """Rows that left the queue no longer count: the one who stays waits the whole delay."""
+    engine = FixedShapeEngine(PLAIN)
+    gone = engine.submit(0.0, Work(rows=3))
+    engine.cancel(0.0, gone)
+    engine.submit(0.01, Work())
+    assert _times(_drain(engine)) == [(0.06, 0.17)]
+
+
 def test_bad_rows_and_a_full_queue_are_refused() -> None:
     """Rows outside the batch never fit; beyond max_waiting nothing more is taken."""
     engine = FixedShapeEngine(replace(PLAIN, max_waiting=1))

@@ -33,7 +33,7 @@ async def test_a_chat_takes_the_time_the_engine_says() -> None:
     assert len(body["choices"][0]["message"]["content"].split()) == 20
     expected_ms = 7.5 + 20 * 0.016 + 19 * 5.33  # one prefill and nineteen decode steps
     assert body["timing"]["e2e_ms"] == pytest.approx(expected_ms, rel=0.05)
-    assert body["timing"]["e2e_ms"] <= waited_ms < body["timing"]["e2e_ms"] + 500
+    assert body["timing"]["e2e_ms"] <= waited_ms < body["timing"]["e2e_ms"] + 2000
 
 
 async def test_a_stream_sends_all_tokens_then_usage_then_the_end() -> None:
@@ -125,6 +125,8 @@ async def test_a_client_that_leaves_frees_its_place(stream: bool) -> None:
         await inside(service, 0)
         assert service.driver.gauges().running == 0
         await until(lambda: service.record.summary(1)["by_status"] == {"499": 1})
+        aborted = 'finished_reason="abort",model_name="m"} 1.0'
+        assert aborted in service.live_page()
 
 
 async def test_the_page_and_the_log_show_who_isinside() -> None:
