@@ -16,11 +16,14 @@ from ext_authz.settings import FallbackAction, PriorityClass
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An endpoint, or the reason there is none. `fallback`: chosen without telemetry."""
+    """An endpoint, or the reason there is none, and the `slots` and the `load` of all that were
+    in question. `fallback`: chosen without telemetry."""
 
     endpoint: EndpointState | None
     reason: Reason | None = None
     fallback: bool = False
+    slots: int = 0
+    load: float = 0.0
 
 
 def choose(pool: PoolState, tokens: int, now: float) -> Choice:
@@ -28,30 +31,35 @@ def choose(pool: PoolState, tokens: int, now: float) -> Choice:
     spec = pool.spec
     oldest_s = now - spec.stale_after_s
     best: EndpointState | None = None
-    least = 0.0
-    fresh = fits = False
+    least = load = 0.0
+    slots = 0
+    fits = False
     for endpoint in pool.endpoints:
         sample = endpoint.sample
         if sample is None or sample.at_s < oldest_s:
             continue
-        fresh = True
+        own_load = endpoint.load
+        own_slots = endpoint.spec.max_concurrency
+        load += own_load
+        slots += own_slots
         if not endpoint.fits(tokens):
             continue
         fits = True
         kv_ratio = endpoint.kv_ratio_with(tokens)
         # Alone on the endpoint, a request that fits is served however large.
-        if kv_ratio is not None and kv_ratio > spec.kv_guard_ratio and endpoint.load >= 0.5:
+        if kv_ratio is not None and kv_ratio > spec.kv_guard_ratio and own_load >= 0.5:
             continue
-        relative = endpoint.load / endpoint.spec.max_concurrency
-        if best is None or relative < least:
-            best, least = endpoint, relative
+        if best is None or own_load / own_slots < least:
+            best, least = endpoint, own_load / own_slots
     if best is not None:
-        return Choice(best)
+        return Choice(best, slots=slots, load=load)
     if fits:
         return Choice(None, Reason.KV_MEMORY)
-    if fresh:
-        return Choice(None, Reason.TOO_LARGE)
-    return Choice(None, Reason.TELEMETRY_LOST)
+    if slots == 0:
+        return Choice(None, Reason.TELEMETRY_LOST)
+    # It is too large for ever only if it is for the endpoints that are away as well.
+    waits = any(endpoint.fits(tokens) for endpoint in pool.endpoints)
+    return Choice(None, Reason.NO_ENDPOINT if waits else Reason.TOO_LARGE)
 
 
 def choose_blind(pool: PoolState) -> Choice:
@@ -59,7 +67,8 @@ def choose_blind(pool: PoolState) -> Choice:
     best = min(pool.endpoints, key=lambda e: e.own / e.spec.max_concurrency, default=None)
     if best is None:
         return Choice(None, Reason.NO_ENDPOINT)
-    return Choice(best, fallback=True)
+    own = sum(endpoint.own for endpoint in pool.endpoints)
+    return Choice(best, fallback=True, slots=pool.spec.slots, load=float(own))
 
 
 def admits_blind(action: FallbackAction, priority: PriorityClass, demoted: bool) -> bool:

@@ -3,7 +3,7 @@
 PURE. The unit is a slot held for a second, so a tenant pays for work, not for requests. A flow
 is one tenant's traffic of one request type. The pool's slots are filled like water: every flow
 gets up to `weight x level`, those that want less leave the rest to the others. What a flow wants
-is its recent peak and one more, or without end while it is being refused below its share.
+is what it holds and room to grow towards its recent peak, or without end while it is refused.
 
 Within its share a flow is bounded only by capacity. Beyond it, it may take what is free once the
 room that others are expected to use of their shares is kept for them. With room to spare nobody
@@ -13,13 +13,16 @@ is refused for being over a share, and nothing is saved up while away.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import exp, inf
+from math import exp, inf, sqrt
 
 from ext_authz.model import RetryHint
 
 # How long a silent flow still counts among those that share, and still has room kept for it.
 DIVISOR_S = 10.0
 KEEP_ROOM_S = 2.0
+# How long a refusal says that a flow wants all it can get. A backlog is refused all the time; one
+# unlucky arrival must not keep the whole share idle for long.
+PRESSURE_S = 1.0
 # How long a peak is remembered, and how often time-driven numbers are brought up to date.
 PEAK_MEMORY_S = 10.0
 REFRESH_S = 0.1
@@ -30,7 +33,17 @@ FlowKey = tuple[str, str]
 class Flow:
     """One tenant's traffic of one type in one pool. Owned by its `Shares`."""
 
-    __slots__ = ("active_until_s", "kept", "key", "peak", "refused_s", "seen_s", "used", "weight")
+    __slots__ = (
+        "active_until_s",
+        "kept",
+        "key",
+        "peak",
+        "refused_s",
+        "seen_s",
+        "silent",
+        "used",
+        "weight",
+    )
 
     def __init__(self, key: FlowKey, weight: float) -> None:
         self.key = key
@@ -39,16 +52,24 @@ class Flow:
         self.peak = 0.0
         self.kept = 0.0
         self.seen_s = 0.0
+        self.silent = False
         self.refused_s = -inf
         self.active_until_s = 0.0
 
     @property
     def wanted(self) -> float:
-        """Slots the flow would use if it could have them. One above its peak: demand grows by
-        single requests."""
-        if self.seen_s - self.refused_s < KEEP_ROOM_S:
+        """Slots the flow would use if it could have them.
+
+        Independent arrivals vary by the square root of their number, so the next peak may be
+        that much above the last, and a burst that outruns what is given back that much above
+        what is held. More is not kept: it would stand idle.
+        """
+        if self.silent:
+            return float(self.used)
+        if self.seen_s - self.refused_s < PRESSURE_S:
             return inf
-        return self.peak + 1.0
+        spread = max(1.0, sqrt(self.peak))
+        return min(self.peak + spread, self.used + 1.0 + 2.0 * spread)
 
 
 def water_level(capacity: float, flows: Iterable[tuple[float, float]]) -> float:
@@ -74,6 +95,7 @@ class Shares:
         self._flows: dict[FlowKey, Flow] = {}
         self._level = inf
         self._kept = 0.0
+        self._stale = True
         self._refreshed_s = -inf
 
     def flow(self, key: FlowKey, weight: float, now: float) -> Flow:
@@ -81,11 +103,12 @@ class Shares:
         flow = self._flows.get(key)
         if flow is None:
             flow = self._flows[key] = Flow(key, weight)
-            self._refreshed_s = -inf
+            self._stale = True
         flow.weight = weight
         flow.seen_s = now
+        flow.silent = False
         flow.active_until_s = max(flow.active_until_s, now + DIVISOR_S)
-        if now - self._refreshed_s >= REFRESH_S:
+        if self._stale or now - self._refreshed_s >= REFRESH_S:
             self._refresh(now)
         return flow
 
@@ -119,9 +142,10 @@ class Shares:
         self._keep(flow)
 
     def resize(self, slots: int) -> None:
-        """The pool's slots changed; flows and their holdings stay."""
-        self.slots = slots
-        self._refreshed_s = -inf
+        """The pool's slots changed; flows, their holdings and their peaks stay."""
+        if slots != self.slots:
+            self.slots = slots
+            self._stale = True
 
     def flows(self) -> tuple[Flow, ...]:
         """All flows in the books, for tests and debugging."""
@@ -133,15 +157,18 @@ class Shares:
         flow.kept = kept
 
     def _refresh(self, now: float) -> None:
-        """Fade peaks, forget flows that left, find the level. At most every `REFRESH_S`."""
-        keep = exp(-(now - self._refreshed_s) / PEAK_MEMORY_S)
+        """Fade peaks, forget flows that left, find the level. Every `REFRESH_S`, and at once
+        when flows or slots have changed."""
+        keep = exp(-max(0.0, now - self._refreshed_s) / PEAK_MEMORY_S)
         self._refreshed_s = now
+        self._stale = False
         for flow in list(self._flows.values()):
             if flow.used == 0 and flow.active_until_s < now:
                 del self._flows[flow.key]
             elif now - flow.seen_s > KEEP_ROOM_S:
-                # Silent: it keeps what it holds and nothing is kept for it.
-                flow.peak = flow.used - 1.0
+                # It keeps what it holds and nothing more is kept for it.
+                flow.silent = True
+                flow.peak = float(flow.used)
                 flow.refused_s = -inf
             else:
                 flow.peak = max(float(flow.used), flow.peak * keep)

@@ -68,8 +68,8 @@ class View:
 
     @property
     def slots(self) -> int:
-        """Slots of the whole pool."""
-        return self.pool.spec.slots
+        """Slots of the pool's endpoints that can be used now."""
+        return self.pool.shares.slots
 
     def evidence(self) -> Evidence:
         """The numbers looked at, for the journal and `explain`."""
