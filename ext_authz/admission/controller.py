@@ -47,22 +47,24 @@ class Controller:
         if breach is not None:
             return self._enforced(ask, self._refuse_by_limit(ask, breach, now), None, now)
         first: View | None = None
+        told: View | None = None
         reason = Reason.NO_ENDPOINT
         for index, spec in enumerate(ask.pools):
             view, objection = self._look(ask, self._pools[spec.name], index > 0, now)
             if index == 0:
                 first = view
-                reason = objection or Reason.HEADROOM
             if view is not None and objection is None:
                 if index == 0:
-                    reason = _why_admitted(view)
-                else:
-                    self._pressed(first, now)
-                return self._admit(ask, view, index > 0, reason, now)
+                    return self._admit(ask, view, False, _why_admitted(view), now)
+                self._pressed(first, now)
+                return self._demote(ask, first, view, reason, now)
             objection = objection or Reason.NO_ENDPOINT
+            # The first pool's word counts, unless it could never say yes and another might.
+            if index == 0 or reason is Reason.TOO_LARGE:
+                told, reason = view, objection
             if not may_try_next(ask.type.priority, ask.tenant.may_demote, objection):
                 break
-        return self._enforced(ask, self._refuse(ask, first, reason, now), first, now)
+        return self._enforced(ask, self._refuse(ask, told, reason, now), first, now)
 
     def settle(self, outcome: Outcome, now: float) -> Reservation | None:
         """An admitted request ended: what was charged for it, None if its reservation is not
@@ -122,13 +124,12 @@ class Controller:
         if choice.endpoint is None:
             return None, choice.reason
         key = (ask.tenant.name, ask.type.name)
+        # Shares are of what can be used: a dead endpoint's slots are nobody's.
+        pool.shares.resize(choice.slots)
         flow = pool.shares.flow(key, ask.tenant.weight * ask.type.weight, now)
         view = View(ask, pool, choice.endpoint, flow)
         view.fallback = choice.fallback
-        if choice.fallback:
-            view.pool_load = float(pool.shares.used)
-        else:
-            view.pool_load = sum(endpoint.load for endpoint in pool.endpoints)
+        view.pool_load = choice.load
         view.margin_s = self.settings.margin_s
         view.reserve_ratio = self.settings.reserve_ratio
         execution_s = choice.endpoint.execution.value_s
@@ -185,6 +186,15 @@ class Controller:
             estimate=ask.estimate,
             evidence=evidence,
         )
+
+    def _demote(
+        self, ask: Ask, first: View | None, view: View, reason: Reason, now: float
+    ) -> Decision:
+        """Admit to a pool further down the chain; in shadow mode only say so."""
+        if self.settings.enforce:
+            return self._admit(ask, view, True, reason, now)
+        would_be = Decision(Verdict.DEMOTE, reason, Verdict.DEMOTE, evidence=view.evidence())
+        return self._enforced(ask, would_be, first, now)
 
     def _refuse(self, ask: Ask, view: View | None, reason: Reason, now: float) -> Decision:
         if reason is Reason.TOO_LARGE:

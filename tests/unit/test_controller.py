@@ -1,0 +1,325 @@
+"""The controller: one decision at a time, and what is booked for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from ext_authz.admission.controller import Controller
+from ext_authz.model import Outcome, Reason, Verdict
+from ext_authz.settings import (
+    AdmissionSettings,
+    FallbackAction,
+    PriorityClass,
+    Slo,
+    TenantLimits,
+)
+from tests.support.world import Asks, pool, request_type, sample, settings, tenant
+
+HIGH = request_type("high", priority=PriorityClass.HIGH)
+LOW = request_type("low", priority=PriorityClass.LOW)
+TENANTS = (tenant("a"), tenant("b"), tenant("high", type_="high"), tenant("low", type_="low"))
+
+
+def chained(**changes: object) -> AdmissionSettings:
+    """Two pools, the second the demotion target of the first."""
+    pools = (pool("p", 2, demote_to="q"), pool("q", 2))
+    return settings(pools, TENANTS, (HIGH, LOW), **changes)
+
+
+def single(slots: int = 2, **changes: object) -> AdmissionSettings:
+    """One pool with one endpoint."""
+    return settings((pool("p", slots),), TENANTS, (HIGH, LOW), **changes)
+
+
+def started(config: AdmissionSettings, fresh: str = "pq") -> tuple[Controller, Asks]:
+    """A controller whose pools named in `fresh` have just been sampled as idle."""
+    controller = Controller(config, Random(1), 0.0)
+    for name in fresh:
+        controller.observe(sample(f"{name}-0:80", 0.0))
+    return controller, Asks(config)
+
+
+def in_flight(controller: Controller) -> dict[str, int]:
+    return {state.spec.address: state.own for _, state in controller.endpoint_states()}
+
+
+def test_an_idle_endpoint_admits_and_everything_is_booked() -> None:
+    """The decision names where the work runs and what it was taken on, and the books agree."""
+    controller, asks = started(single())
+    decision = controller.arrive(asks("a", tokens=100), 0.1)
+    assert (decision.verdict, decision.reason) == (Verdict.ADMIT, Reason.IDLE_ENDPOINT)
+    assert (decision.pool, decision.endpoint) == ("p", "p-0:80")
+    assert decision.reservation_id == "r0"
+    assert decision.evidence is not None
+    assert decision.evidence.slots == 2
+    assert in_flight(controller) == {"p-0:80": 1}
+    assert [(r.id, r.tokens) for r in controller.ledger.entries()] == [("r0", 100)]
+
+
+def test_a_second_request_finds_headroom() -> None:
+    """The reason for admission tells an idle endpoint from one with room."""
+    controller, asks = started(single())
+    controller.arrive(asks("a"), 0.1)
+    assert controller.arrive(asks("a"), 0.1).reason is Reason.HEADROOM
+
+
+def test_a_full_endpoint_refuses_with_a_hint() -> None:
+    """At capacity the answer is a refusal that says when to return, and nothing is booked."""
+    controller, asks = started(single())
+    for _ in range(2):
+        controller.arrive(asks("a"), 0.1)
+    decision = controller.arrive(asks("a"), 0.1)
+    assert (decision.verdict, decision.reason) == (Verdict.REJECT, Reason.AT_CAPACITY)
+    assert (decision.endpoint, decision.reservation_id) == (None, None)
+    assert decision.retry is not None
+    assert 0.0 < decision.retry.after_s <= 60.0
+    assert in_flight(controller) == {"p-0:80": 2}
+
+
+def test_settling_frees_the_slot_once() -> None:
+    """The first word of the end counts; the second, and one of a stranger, find nothing."""
+    controller, asks = started(single(1))
+    decision = controller.arrive(asks("a"), 0.1)
+    outcome = Outcome(decision.reservation_id or "", 200, 0.3, "p-0:80")
+    assert controller.settle(outcome, 0.4) is not None
+    assert controller.settle(outcome, 0.4) is None
+    assert controller.settle(replace(outcome, reservation_id="stranger"), 0.4) is None
+    assert not controller.cancel(decision.reservation_id or "", 0.4)
+    assert in_flight(controller) == {"p-0:80": 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "learned"),
+    [
+        ({}, 0.3),
+        ({"status": 429}, None),
+        ({"status": 503}, None),
+        ({"status": 0}, None),
+        ({"client_left": True}, None),
+        ({"upstream_reset": True}, None),
+    ],
+)
+def test_only_completed_work_teaches(change: dict[str, object], learned: float | None) -> None:
+    """Refusals of the engine, resets and clients that left say nothing of execution time."""
+    controller, asks = started(single())
+    controller.arrive(asks("a"), 0.1)
+    controller.settle(replace(Outcome("r0", 200, 0.3, None), **change), 0.4)  # type: ignore[arg-type]  # names are checked by replace
+    assert controller.endpoint_states()[0][1].execution.value_s == learned
+
+
+def test_a_cancelled_request_is_given_back() -> None:
+    """A caller that left before the answer holds nothing and teaches nothing."""
+    controller, asks = started(single(1))
+    controller.arrive(asks("a"), 0.1)
+    assert controller.cancel("r0", 0.2)
+    assert in_flight(controller) == {"p-0:80": 0}
+    assert controller.arrive(asks("a"), 0.2).verdict is Verdict.ADMIT
+
+
+def test_a_full_pool_demotes_and_says_why() -> None:
+    """The next pool of the chain serves what the first cannot; its books are charged."""
+    controller, asks = started(chained())
+    for _ in range(2):
+        controller.arrive(asks("a"), 0.1)
+    decision = controller.arrive(asks("a"), 0.1)
+    assert (decision.verdict, decision.reason) == (Verdict.DEMOTE, Reason.AT_CAPACITY)
+    assert (decision.pool, decision.endpoint) == ("q", "q-0:80")
+    assert in_flight(controller) == {"p-0:80": 2, "q-0:80": 1}
+
+
+def test_who_may_not_be_demoted_is_refused() -> None:
+    """A tenant that opted out stays out of the cheaper pool."""
+    config = settings((pool("p", 1, demote_to="q"), pool("q", 1)), (tenant("a", may_demote=False),))
+    controller, asks = started(config)
+    controller.arrive(asks("a"), 0.1)
+    assert controller.arrive(asks("a"), 0.1).verdict is Verdict.REJECT
+    assert in_flight(controller) == {"p-0:80": 1, "q-0:80": 0}
+
+
+def test_the_refusal_gives_the_first_pools_reason() -> None:
+    """With the whole chain full, the reason is that of the pool that was asked for."""
+    controller, asks = started(chained())
+    decisions = [controller.arrive(asks("a"), 0.1) for _ in range(5)]
+    assert [d.verdict for d in decisions] == ["admit", "admit", "demote", "demote", "reject"]
+    assert decisions[-1].reason is Reason.AT_CAPACITY
+
+
+def test_too_large_for_every_pool_is_for_ever() -> None:
+    """A request that fits nowhere is told so, and not to come back."""
+    controller, asks = started(chained(), fresh="")
+    for address in ("p-0:80", "q-0:80"):
+        controller.observe(sample(address, 0.0, kv=(0.0, 1000.0)))
+    decision = controller.arrive(asks("a", tokens=5000), 0.1)
+    assert (decision.reason, decision.retry) == (Reason.TOO_LARGE, None)
+
+
+def test_too_large_for_one_pool_is_not_for_ever_if_another_is_only_busy() -> None:
+    """The pool that could serve it gives the reason and the hint."""
+    controller, asks = started(chained(), fresh="")
+    controller.observe(sample("p-0:80", 0.0, kv=(0.0, 1000.0)))
+    controller.observe(sample("q-0:80", 0.0, kv=(0.0, 100_000.0)))
+    for _ in range(2):
+        decision = controller.arrive(asks("a", tokens=5000), 0.1)
+        assert (decision.verdict, decision.reason) == (Verdict.DEMOTE, Reason.TOO_LARGE)
+    decision = controller.arrive(asks("a", tokens=5000), 0.1)
+    assert (decision.verdict, decision.reason) == (Verdict.REJECT, Reason.AT_CAPACITY)
+    assert decision.retry is not None
+
+
+@pytest.mark.parametrize(
+    ("who", "verdict"), [("low", Verdict.REJECT), ("a", Verdict.DEMOTE), ("high", Verdict.DEMOTE)]
+)
+def test_a_missed_promise_demotes_all_but_the_low_class(who: str, verdict: Verdict) -> None:
+    """When only the latency promise is in the way, the low class is refused."""
+    controller, asks = started(chained())
+    controller.observe(sample("p-0:80", 0.1, running=1.0, execution_s=5.0))
+    controller.observe(sample("p-0:80", 3.0, running=1.0))
+    controller.observe(sample("q-0:80", 3.0))
+    decision = controller.arrive(asks(who), 3.1)
+    assert (decision.verdict, decision.reason) == (verdict, Reason.SLO_UNREACHABLE)
+
+
+def test_an_idle_endpoint_takes_one_whatever_is_predicted() -> None:
+    """A bad prediction can be unlearned: the first request runs, the second is refused."""
+    controller, asks = started(single())
+    controller.observe(sample("p-0:80", 0.1, execution_s=50.0))
+    assert controller.arrive(asks("a"), 0.2).verdict is Verdict.ADMIT
+    assert controller.arrive(asks("a"), 0.2).reason is Reason.SLO_UNREACHABLE
+
+
+def test_without_a_promise_nothing_is_late() -> None:
+    """A request without any promise is bounded by capacity alone."""
+    controller, asks = started(single(default_slo=Slo()))
+    controller.observe(sample("p-0:80", 0.1, running=1.0, execution_s=500.0))
+    assert controller.arrive(asks("a"), 0.2).verdict is Verdict.ADMIT
+
+
+def test_the_reserve_is_the_high_classes() -> None:
+    """Below the high class the last slots stay free, except for who has nothing in flight."""
+    controller, asks = started(single(10, reserve_ratio=0.2))
+    taken = [controller.arrive(asks("a"), 0.1).reason for _ in range(9)]
+    assert taken.count(Reason.RESERVED) == 1
+    assert controller.arrive(asks("b"), 0.1).verdict is Verdict.ADMIT
+    assert controller.arrive(asks("b"), 0.1).reason is Reason.RESERVED
+    assert controller.arrive(asks("high"), 0.1).verdict is Verdict.ADMIT
+
+
+def test_a_reservation_ends_with_its_lease() -> None:
+    """Without any word of the end, the slot is free after the lease, and counted."""
+    controller, asks = started(single(1, lease_s=10.0))
+    controller.arrive(asks("a"), 0.1)
+    controller.tick(10.0)
+    assert in_flight(controller) == {"p-0:80": 1}
+    controller.tick(10.1)
+    assert in_flight(controller) == {"p-0:80": 0}
+    assert controller.expired_total == 1
+    assert controller.settle(Outcome("r0", 200, 10.0, None), 11.0) is None
+
+
+def test_signs_of_life_extend_a_lease() -> None:
+    """A long stream that is reported on keeps its slot for a lease from the last report."""
+    controller, asks = started(single(1, lease_s=10.0))
+    controller.arrive(asks("a"), 0.0)
+    assert controller.renew("r0", 8.0)
+    controller.tick(17.9)
+    assert in_flight(controller) == {"p-0:80": 1}
+    controller.tick(18.0)
+    assert in_flight(controller) == {"p-0:80": 0}
+    assert not controller.renew("r0", 18.0)
+
+
+def test_an_arrival_alone_ends_old_leases() -> None:
+    """Leases end under traffic even if nobody ticks."""
+    controller, asks = started(single(1, lease_s=1.0, fallback=FallbackAction.ADMIT_ALL))
+    controller.arrive(asks("a"), 0.0)
+    assert controller.arrive(asks("a"), 5.0).verdict is Verdict.ADMIT
+
+
+def test_shadow_mode_admits_books_and_keeps_the_true_verdict() -> None:
+    """Beyond capacity the request runs, is booked where it runs, and the refusal is on record."""
+    controller, asks = started(single(1, enforce=False))
+    controller.arrive(asks("a"), 0.1)
+    decision = controller.arrive(asks("a"), 0.1)
+    assert (decision.verdict, decision.would_be) == (Verdict.ADMIT, Verdict.REJECT)
+    assert decision.reason is Reason.AT_CAPACITY
+    assert (decision.endpoint, decision.reservation_id) == ("p-0:80", "r1")
+    assert in_flight(controller) == {"p-0:80": 2}
+
+
+def test_shadow_mode_does_not_move_traffic() -> None:
+    """What would be demoted stays in its pool and is recorded as demoted."""
+    controller, asks = started(chained(enforce=False))
+    for _ in range(2):
+        controller.arrive(asks("a"), 0.1)
+    decision = controller.arrive(asks("a"), 0.1)
+    assert (decision.verdict, decision.would_be) == (Verdict.ADMIT, Verdict.DEMOTE)
+    assert (decision.pool, decision.reason) == ("p", Reason.AT_CAPACITY)
+    assert in_flight(controller) == {"p-0:80": 3, "q-0:80": 0}
+
+
+def test_shadow_mode_books_where_a_too_large_request_runs() -> None:
+    """A refusal that never looked at an endpoint is still booked in the first pool."""
+    controller, asks = started(chained(enforce=False), fresh="")
+    for address in ("p-0:80", "q-0:80"):
+        controller.observe(sample(address, 0.0, kv=(0.0, 1000.0)))
+    decision = controller.arrive(asks("a", tokens=5000), 0.1)
+    assert (decision.verdict, decision.would_be) == (Verdict.ADMIT, Verdict.REJECT)
+    assert in_flight(controller) == {"p-0:80": 1, "q-0:80": 0}
+
+
+def test_shadow_mode_keeps_the_verdict_of_a_limit() -> None:
+    """A tenant over its own limit runs in shadow, booked, with the limit's reason."""
+    limited = tenant("a", limits=TenantLimits(max_concurrent=1))
+    controller, asks = started(settings((pool("p", 4),), (limited,), enforce=False))
+    controller.arrive(asks("a"), 0.1)
+    decision = controller.arrive(asks("a"), 0.1)
+    assert (decision.verdict, decision.would_be) == (Verdict.ADMIT, Verdict.REJECT)
+    assert decision.reason is Reason.TENANT_CONCURRENCY
+    assert in_flight(controller) == {"p-0:80": 2}
+
+
+def test_telemetry_of_an_unknown_endpoint_is_ignored() -> None:
+    """A sample of an endpoint that was removed changes nothing and raises nothing."""
+    controller, _ = started(single())
+    controller.observe(sample("gone:80", 1.0, running=100.0))
+    assert in_flight(controller) == {"p-0:80": 0}
+
+
+def test_a_pool_without_endpoints_refuses() -> None:
+    """No endpoint, no admission, whatever the fallback says."""
+    empty = replace(pool("p"), endpoints=())
+    for enforce in (True, False):
+        config = settings((empty,), TENANTS, fallback=FallbackAction.ADMIT_ALL, enforce=enforce)
+        controller, asks = started(config, fresh="")
+        decision = controller.arrive(asks("a"), 0.1)
+        assert decision.would_be is Verdict.REJECT
+        assert decision.reservation_id is None
+
+
+def test_a_reload_keeps_what_is_in_flight() -> None:
+    """Reservations, samples and what was learned outlive a swap of settings."""
+    config = single(2)
+    controller, asks = started(config)
+    controller.observe(sample("p-0:80", 0.1, running=0.0, execution_s=0.2))
+    controller.arrive(asks("a"), 0.1)
+    controller.reconfigure(single(3), 0.2)
+    (_, state) = controller.endpoint_states()[0]
+    assert (state.own, state.execution.value_s) == (1, 0.2)
+    assert state.spec.max_concurrency == 3
+    assert controller.settle(Outcome("r0", 200, 0.1, None), 0.3) is not None
+    assert state.own == 0
+
+
+def test_work_of_a_removed_pool_still_settles() -> None:
+    """Releasing hits the endpoint that was charged, also when no configuration names it."""
+    controller, asks = started(chained())
+    controller.arrive(asks("a"), 0.1)
+    controller.reconfigure(settings((pool("q", 2),), TENANTS, (HIGH, LOW)), 0.2)
+    released = controller.settle(Outcome("r0", 200, 0.1, None), 0.3)
+    assert released is not None
+    assert (released.endpoint.own, released.flow.used) == (0, 0)
+    assert in_flight(controller) == {"q-0:80": 0}
+    assert len(controller.ledger) == 0
