@@ -1,0 +1,195 @@
+"""Any history of events: the books agree with each other, and a refusal consumes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from ext_authz.admission.controller import Controller
+from ext_authz.model import Outcome, Verdict
+from ext_authz.settings import AdmissionSettings, FallbackAction, PriorityClass, TenantLimits
+from tests.support.world import Asks, pool, request_type, sample, settings, tenant
+
+LIMITS = TenantLimits(
+    requests_per_second=2.0,
+    request_burst=5.0,
+    tokens_per_minute=6000.0,
+    token_burst=2000.0,
+    max_concurrent=4,
+)
+NAMES = ("free", "limited", "urgent", "late")
+ADDRESSES = ("p-0:80", "p-1:80", "q-0:80")
+
+
+def variant(number: int) -> AdmissionSettings:
+    """One of several configurations that a reload may bring."""
+    tenants = (
+        tenant("free"),
+        tenant("limited", 2.0, limits=replace(LIMITS, token_burst=2000.0 - 300.0 * number)),
+        tenant("urgent", 3.0, "high"),
+        tenant("late", type_="low"),
+    )
+    types = (
+        request_type("high", priority=PriorityClass.HIGH),
+        request_type("low", 0.5, PriorityClass.LOW, max_concurrent=3 + number),
+    )
+    pools = (pool("p", 3, endpoints=1 + number % 2, demote_to="q"), pool("q", 2))
+    return settings(
+        pools,
+        tenants,
+        types,
+        reserve_ratio=0.1 * number,
+        lease_s=5.0 + number,
+        fallback=list(FallbackAction)[number],
+    )
+
+
+class Books(RuleBasedStateMachine):
+    """Drives one controller through arrivals, ends, time, telemetry and reloads."""
+
+    enforce = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 100.0
+        self.asks = Asks(self.config(0))
+        self.controller = Controller(self.asks.config, Random(1), self.now)
+        self.open: list[str] = []
+
+    def config(self, number: int) -> AdmissionSettings:
+        return replace(variant(number), enforce=self.enforce)
+
+    def books(self) -> dict[str, Any]:
+        """Everything a request could be charged to."""
+        controller = self.controller
+        accounts = controller._limits._accounts
+        return {
+            "buckets": {
+                name: [b and b.level(self.now) for b in (account.requests, account.tokens)]
+                for name, account in accounts.items()
+            },
+            "used": {
+                (name, flow.key): flow.used
+                for name, state in controller._pools.items()
+                for flow in state.shares.flows()
+                if flow.used
+            },
+            "ledger": [r.id for r in controller.ledger.entries()],
+            "own": {e.spec.address: (e.own, e.own_tokens) for _, e in controller.endpoint_states()},
+        }
+
+    @rule(name=st.sampled_from(NAMES), tokens=st.integers(1, 4000))
+    def arrive(self, name: str, tokens: int) -> None:
+        self.controller.tick(self.now)
+        before = self.books()
+        decision = self.controller.arrive(self.asks(name, tokens), self.now)
+        after = self.books()
+        if decision.verdict is Verdict.REJECT:
+            assert after == before
+            assert decision.reservation_id is None
+            return
+        assert decision.reservation_id is not None
+        self.open.append(decision.reservation_id)
+        assert after["ledger"] == [*before["ledger"], decision.reservation_id]
+        charged = {a for a in after["own"] if after["own"][a] != before["own"][a]}
+        assert charged == {decision.endpoint}
+        levels, old = after["buckets"][name], before["buckets"][name]
+        if name == "limited" and self.enforce:
+            assert levels[0] == old[0] - 1.0
+            assert levels[1] == max(
+                0.0, old[1] - min(tokens, self.asks.config.tenants[name].limits.token_burst)
+            )
+        (slots,) = [
+            e.spec.max_concurrency
+            for _, e in self.controller.endpoint_states()
+            if e.spec.address == decision.endpoint
+        ]
+        if self.enforce:
+            assert after["own"][decision.endpoint][0] <= slots
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), how=st.sampled_from(["settle", "cancel", "renew", "settle twice"]))
+    def end(self, data: st.DataObject, how: str) -> None:
+        id_ = data.draw(st.sampled_from(self.open))
+        was_open = id_ in {r.id for r in self.controller.ledger.entries()}
+        if how == "renew":
+            assert self.controller.renew(id_, self.now) == was_open
+        elif how == "cancel":
+            assert self.controller.cancel(id_, self.now) == was_open
+        else:
+            outcome = Outcome(id_, 200, 0.5, None)
+            assert (self.controller.settle(outcome, self.now) is not None) == was_open
+            if how == "settle twice":
+                assert self.controller.settle(outcome, self.now) is None
+
+    @rule(step=st.floats(0.0, 6.0))
+    def tick(self, step: float) -> None:
+        self.now += step
+        self.controller.tick(self.now)
+
+    @rule(
+        address=st.sampled_from([*ADDRESSES, "gone:80"]),
+        running=st.one_of(st.none(), st.floats(0.0, 10.0)),
+        execution_s=st.one_of(st.none(), st.floats(0.01, 3.0)),
+        kv=st.one_of(st.none(), st.floats(0.0, 1.0)),
+        lag_s=st.floats(0.0, 3.0),
+    )
+    def observe(
+        self,
+        address: str,
+        running: float | None,
+        execution_s: float | None,
+        kv: float | None,
+        lag_s: float,
+    ) -> None:
+        seen = sample(address, self.now - lag_s, running, execution_s, (kv, 5000.0))
+        self.controller.observe(seen)
+
+    @rule(number=st.integers(0, 3))
+    def reconfigure(self, number: int) -> None:
+        before = self.books()
+        self.asks.config = self.config(number)
+        self.controller.reconfigure(self.asks.config, self.now)
+        after = self.books()
+        assert after["ledger"] == before["ledger"]
+        for name, levels in after["buckets"].items():
+            for new, old in zip(levels, before["buckets"][name], strict=True):
+                assert new is None or old is None or new <= old
+
+    @invariant()
+    def the_books_agree(self) -> None:
+        """Every counter is the sum of the entries it stands for; nothing is negative."""
+        entries = self.controller.ledger.entries()
+        assert len({r.id for r in entries}) == len(entries) == len(self.controller.ledger)
+        assert self.controller.ledger.by_tenant == Counter(r.tenant for r in entries)
+        assert self.controller.ledger.by_type == Counter(r.type for r in entries)
+        for _, endpoint in self.controller.endpoint_states():
+            own = [r for r in entries if r.endpoint is endpoint]
+            assert endpoint.own == len(own)
+            assert endpoint.own_tokens == sum(r.tokens for r in own)
+            assert endpoint.load >= endpoint.own
+        for state in self.controller._pools.values():
+            own = [r for r in entries if r.shares is state.shares]
+            assert state.shares.used == len(own)
+            held = Counter(r.flow.key for r in own)
+            assert {f.key: f.used for f in state.shares.flows() if f.used} == held
+
+
+class ShadowBooks(Books):
+    """The same without enforcement: nothing is refused, and what runs is booked."""
+
+    enforce = False
+
+
+Books.TestCase.settings = hypothesis_settings(
+    max_examples=60, stateful_step_count=40, deadline=None
+)
+ShadowBooks.TestCase.settings = Books.TestCase.settings
+TestBooks = Books.TestCase
+TestShadowBooks = ShadowBooks.TestCase
