@@ -14,7 +14,7 @@ from pathlib import Path
 
 from loadtest.demo.measure import ALL, Figures, Point, figures, read_points
 from loadtest.demo.plan import DEMO, STATIC_LIMITS, STATIC_SECONDS, Plan
-from loadtest.demo.report import table, write_html
+from loadtest.demo.report import table, write_page
 from loadtest.demo.stack import Stack, control, start, start_k6
 from loadtest.demo.variants import (
     Config,
@@ -155,7 +155,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     results = {_key(r.variant): {name: row.as_json() for name, row in r.rows.items()} for r in runs}
     (arguments.out / "demo.json").write_text(json.dumps(results, indent=2) + "\n")
-    write_html(arguments.out / "demo.html", [(r.variant.title, r.points) for r in runs], DEMO)
+    write_page(arguments.out, [(r.variant.title, r.points) for r in runs], DEMO)
     print(table([(r.variant.title, r.rows) for r in runs], DEMO))
     print(f"\n{arguments.out}/demo.json  {arguments.out}/demo.html")
     return 0

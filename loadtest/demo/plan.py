@@ -19,8 +19,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One backend: its profile, its pool, and the concurrency it is configured with, which is
-    where its profile says the knee is."""
+    """One backend: its profile, its pool, and the most requests it is given at once."""
 
     pool: str
     profile: str
@@ -39,8 +38,10 @@ class Plan:
     seconds: int
 
 
-# The two primaries serve about 70 of these chats a second at their knee and the economy server
-# about 15 more, so 200 a second is more than twice what all of them can do.
+# The two primaries serve about 70 of these chats a second at their knee (16 in flight each) and the
+# economy server about 17 more (10 in flight), so 200 a second is more than twice what all of them
+# can do. They may hold a quarter more than at the knee, as part of that is kept free for the
+# realtime tenant most of the time.
 DEMO = Plan(
     loads={
         "chat": Load("demo-key-chat", 20, 800, 128, 3, "realtime"),
@@ -48,9 +49,9 @@ DEMO = Plan(
         "flood": Load("demo-key-flood", 150, 800, 128, 1, "analytics"),
     },
     servers=(
-        Server("primary", "demo-primary", 16),
-        Server("primary", "demo-primary", 16),
-        Server("economy", "demo-economy", 10),
+        Server("primary", "demo-primary", 20),
+        Server("primary", "demo-primary", 20),
+        Server("economy", "demo-economy", 12),
     ),
     slo_s=1.5,
     timeout_s=5,

@@ -40,39 +40,41 @@ def _seconds(value: float | None) -> str:
     return f"{'-' if value is None else f'{value:.2f} s':>8}"
 
 
-def write_html(path: Path, runs: list[tuple[str, list[Point]]], plan: Plan) -> None:
-    """One self-contained page: goodput over time and latency of what was let in, per run."""
+def write_page(folder: Path, runs: list[tuple[str, list[Point]]], plan: Plan) -> None:
+    """`demo.png`, the plots, and `demo.html`, one self-contained page with table and plots."""
+    image = _plots(runs, plan)
+    (folder / "demo.png").write_bytes(image)
     text = table([(title, figures(points, plan)) for title, points in runs], plan)
-    images = "".join(
-        f'<img alt="{html.escape(title)}" src="data:image/png;base64,{_plot(title, points, plan)}">'
-        for title, points in runs
-    )
-    path.write_text(
+    encoded = base64.b64encode(image).decode()
+    (folder / "demo.html").write_text(
         "<!doctype html><meta charset=utf-8><title>gate off, gate on</title>"
         "<style>body{font:15px system-ui;margin:2em auto;max-width:1100px}img{max-width:100%}"
-        "pre{overflow:auto}</style><h1>The same overload, gate off and on</h1>"
-        f"<pre>{html.escape(text)}</pre>{images}"
+        "pre{overflow:auto}</style><h1>The same overload on the same GPUs</h1>"
+        f'<pre>{html.escape(text)}</pre><img alt="plots" src="data:image/png;base64,{encoded}">'
     )
 
 
-def _plot(title: str, points: list[Point], plan: Plan) -> str:
-    figure = Figure(figsize=(11, 3.2), layout="constrained")
-    rates, latencies = figure.subplots(1, 2)
-    seconds = range(plan.seconds)
-    for name in plan.loads:
-        good = [0] * plan.seconds
-        for p in points:
-            in_time = p.code == 200 and p.latency_s <= plan.slo_s
-            if p.tenant == name and in_time and p.started_s < plan.seconds:
-                good[int(p.started_s)] += 1
-        rates.plot(seconds, good, label=name)
-    rates.set(title=f"{title}: goodput by second of arrival", xlabel="s", ylabel="requests/s")
-    rates.legend()
-    for name in plan.loads:
-        mine = [p for p in points if p.tenant == name and p.code == 200]
-        latencies.plot([p.started_s for p in mine], [p.latency_s for p in mine], ".", ms=3)
-    latencies.axhline(plan.slo_s, color="black", linewidth=0.8)
-    latencies.set(title="latency of what was answered", xlabel="s", ylabel="s", ylim=(0, None))
+def _plots(runs: list[tuple[str, list[Point]]], plan: Plan) -> bytes:
+    """A row for each run: goodput over time, and the latency of what was answered."""
+    figure = Figure(figsize=(11, 2.9 * len(runs)), layout="constrained")
+    grid = figure.subplots(len(runs), 2, squeeze=False, sharex=True, sharey="col")
+    for (title, points), (rates, latencies) in zip(runs, grid, strict=True):
+        for name in plan.loads:
+            mine = [p for p in points if p.tenant == name and p.started_s < plan.seconds]
+            answered = [p for p in mine if p.code == 200]
+            good = [0] * plan.seconds
+            for p in answered:
+                good[int(p.started_s)] += p.latency_s <= plan.slo_s
+            rates.plot(range(plan.seconds), good, label=name)
+            latencies.plot(
+                [p.started_s for p in answered], [p.latency_s for p in answered], ".", ms=3
+            )
+        rates.set(title=f"{title}: answered in time, by second of arrival", ylabel="requests/s")
+        rates.legend(loc="upper right")
+        latencies.axhline(plan.slo_s, color="black", linewidth=0.8)
+        latencies.set(title=f"{title}: latency, and the promise", ylabel="s", ylim=(0, None))
+    for axes in grid[-1]:
+        axes.set_xlabel("s")
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
-    return base64.b64encode(buffer.getvalue()).decode()
+    return buffer.getvalue()
