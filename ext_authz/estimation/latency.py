@@ -7,7 +7,7 @@ at slots per mean execution time.
 
 from __future__ import annotations
 
-from math import exp
+from math import exp, inf
 
 # A mean over the last seconds: long against one request, short against a thermal step.
 MEMORY_S = 5.0
@@ -24,7 +24,8 @@ class ExecutionMean:
     """Exponentially forgetting mean of execution seconds of one endpoint.
 
     The engine's own figure (time without its queue) is preferred; finished requests as the
-    access log saw them (queue included) are used only where the engine gives none.
+    access log saw them (queue included) are used only where the engine gives none. What is not a
+    finite time of at least 0 is ignored.
     """
 
     __slots__ = ("_engine_at_s", "_updated_s", "_value_s")
@@ -41,11 +42,14 @@ class ExecutionMean:
 
     def measured(self, seconds: float, at_s: float) -> None:
         """The engine's own mean over what finished since it last told."""
-        self._engine_at_s = at_s
-        self._blend(seconds, at_s)
+        if 0.0 <= seconds < inf:
+            self._engine_at_s = at_s
+            self._blend(seconds, at_s)
 
     def finished(self, seconds: float, at_s: float) -> None:
         """One completed request, end to end."""
+        if not 0.0 <= seconds < inf:
+            return
         if self._engine_at_s is None or at_s - self._engine_at_s > ENGINE_WORD_S:
             self._blend(seconds, at_s)
 
@@ -56,4 +60,4 @@ class ExecutionMean:
             # At least a small step, so that many outcomes at one instant still count.
             step = max(0.02, 1.0 - exp(-max(0.0, at_s - self._updated_s) / MEMORY_S))
             self._value_s += step * (seconds - self._value_s)
-        self._updated_s = at_s
+        self._updated_s = max(self._updated_s, at_s)

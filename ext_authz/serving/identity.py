@@ -32,7 +32,9 @@ class Identity:
         found = list(self._presented(headers))
         if not found:
             return Identified(None)
-        tenant = self._keys.get(sha256(found[0].encode("utf-8", "surrogateescape")).digest())
+        # "surrogatepass" encodes whatever a str can hold, so no header can raise here; what is
+        # not Unicode gets bytes that no key has.
+        tenant = self._keys.get(sha256(found[0].encode("utf-8", "surrogatepass")).digest())
         return Identified(tenant, conflict=any(key != found[0] for key in found[1:]))
 
     def _presented(self, headers: Mapping[str, str]) -> Iterator[str]:

@@ -1,0 +1,89 @@
+"""Whose request it is: which header, which scheme, which key."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ext_authz.serving.identity import Identified, Identity
+
+
+def digest(key: str) -> bytes:
+    return sha256(key.encode()).digest()
+
+
+KEYS = {digest("k-alpha"): "alpha", digest("k-beta"): "beta", digest("schlüssel"): "gamma"}
+IDENTITY = Identity(KEYS, ("authorization", "x-api-key", "api-key"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "tenant"),
+    [
+        ({"authorization": "Bearer k-alpha"}, "alpha"),
+        ({"authorization": "bearer k-alpha"}, "alpha"),
+        ({"authorization": "BEARER   k-alpha"}, "alpha"),
+        ({"authorization": "  Bearer k-alpha  "}, "alpha"),
+        ({"x-api-key": "k-alpha"}, "alpha"),
+        ({"x-api-key": " k-alpha "}, "alpha"),
+        ({"api-key": "k-alpha"}, "alpha"),
+        ({"x-api-key": "schlüssel"}, "gamma"),
+        ({"authorization": "Basic azphbHBoYQ==", "x-api-key": "k-beta"}, "beta"),
+        ({"authorization": "Bearer", "x-api-key": "k-beta"}, "beta"),
+        ({"authorization": "Basic azphbHBoYQ=="}, None),
+        ({"authorization": "Bearer K-ALPHA"}, None),
+        ({"authorization": "k-alpha"}, None),
+        ({"authorization": "Bearer k-alpha,Bearer k-alpha"}, None),
+        ({"authorization": "Bearer k-alpha k-beta"}, None),
+        ({"x-api-key": "Bearer k-alpha"}, None),
+        ({"x-api-key": ""}, None),
+        ({"x-api-key": "   "}, None),
+        ({"cookie": "k-alpha"}, None),
+        ({}, None),
+    ],
+)
+def test_which_header_carries_the_key(headers: dict[str, str], tenant: str | None) -> None:
+    """The scheme's letter case does not matter, the key's does, and only configured headers do."""
+    assert IDENTITY.of(headers) == Identified(tenant)
+
+
+def test_of_two_keys_the_first_configured_header_decides() -> None:
+    """A conflict is told, and always resolved in the configured order, not the client's."""
+    pair = {"x-api-key": "k-alpha", "authorization": "Bearer k-beta"}
+    turned = dict(reversed(pair.items()))
+    assert IDENTITY.of(pair) == IDENTITY.of(turned) == Identified("beta", conflict=True)
+    other = Identity(KEYS, ("x-api-key", "authorization"))
+    assert other.of(pair) == Identified("alpha", conflict=True)
+
+
+def test_the_same_key_twice_is_no_conflict() -> None:
+    """Clients that fill both headers with one key are fine."""
+    pair = {"x-api-key": "k-alpha", "authorization": "Bearer k-alpha"}
+    assert IDENTITY.of(pair) == Identified("alpha")
+
+
+def test_an_unknown_key_is_not_rescued_by_a_known_one() -> None:
+    """The deciding header decides, even if it decides for nobody."""
+    pair = {"authorization": "Bearer junk", "x-api-key": "k-alpha"}
+    assert IDENTITY.of(pair) == Identified(None, conflict=True)
+
+
+def test_a_header_that_is_not_configured_is_not_read() -> None:
+    """A key in a header nobody named is no key."""
+    assert Identity(KEYS, ("authorization",)).of({"x-api-key": "k-alpha"}) == Identified(None)
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_odd_characters_are_unknown_and_raise_nothing(key: str) -> None:
+    """Any text, lone surrogates and undecodable bytes included, is looked up without a fault."""
+    for header in ("x-api-key", "authorization"):
+        known = key.strip() in {"k-alpha", "k-beta", "schlüssel"}
+        assert (IDENTITY.of({header: f"Bearer {key}"}).tenant is None) or known
+
+
+@pytest.mark.parametrize("key", ["\ud800", "k-alpha\udcff", "\x00", "\x7f", "a\nb"])
+def test_odd_keys(key: str) -> None:
+    """What no configuration can hold belongs to nobody."""
+    assert IDENTITY.of({"x-api-key": key}) == Identified(None)
