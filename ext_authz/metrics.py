@@ -44,7 +44,7 @@ TABLE: tuple[Row, ...] = (
     Row("key_conflicts", "counter", (), "Requests whose headers carried different API keys"),
     Row("partial_bodies", "counter", (), "Requests whose body Envoy cut before we saw its end"),
     Row("access_log_entries", "counter", ("result",),
-        "Access-log entries: settled, renewed, unknown, unjoined, malformed"),
+        "Access-log entries: settled, renewed, given_up (unanswered), unknown, malformed"),
     Row("endpoint_mismatches", "counter", ("pool",),
         "Settled requests that Envoy sent to another endpoint than the one charged"),
     Row("config_reloads", "counter", ("result",), "Configuration changes seen: loaded, refused"),

@@ -121,11 +121,23 @@ access_log_options: {access_log_flush_interval: $periodic}
 access_log:
 # The outcome loop: how each admitted request ended, sent to the gate.
 - name: envoy.access_loggers.http_grpc
-  # Only admitted requests: a flood of refusals must not cost the gate a second message each.
+  # Only what may be booked: a flood of refusals must not cost the gate a second message each.
   filter:
-    metadata_filter:
-      matcher: {filter: envoy.filters.http.ext_authz, path: [{key: decision_id}], value: {present_match: true}}
-      match_if_key_not_found: false
+    or_filter:
+      filters:
+      # Admitted.
+      - metadata_filter:
+          matcher: {filter: envoy.filters.http.ext_authz, path: [{key: decision_id}], value: {present_match: true}}
+          match_if_key_not_found: false
+      # Perhaps admitted, but by an answer that came too late or to nobody: refused or let pass by
+      # the failure mode, or left by its client. Without these every overload of the gate would
+      # fill the pools with bookings of requests that never ran.
+      - and_filter:
+          filters:
+          - {response_flag_filter: {flags: [UAEX]}}
+          - {status_code_filter: {comparison: {op: EQ, value: {default_value: 503, runtime_key: ext_authz.status_on_error}}}}
+      - {header_filter: {header: {name: x-envoy-auth-failure-mode-allowed, present_match: true}}}
+      - {response_flag_filter: {flags: [DC, DR]}}
   typed_config:
     "@type": type.googleapis.com/envoy.extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig
     common_config:

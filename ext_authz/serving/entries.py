@@ -9,11 +9,14 @@ _METADATA_NAMESPACE = "envoy.filters.http.ext_authz"
 # envoy.data.accesslog.v3.AccessLogType
 _NOT_SET, _DOWNSTREAM_PERIODIC, _DOWNSTREAM_END = 0, 5, 6
 _CLIENT_LEFT_DETAILS = frozenset({"downstream_remote_disconnect", "http2.remote_reset"})
+_UNANSWERED_DETAILS = "ext_authz_error"
 
 
 @dataclass(frozen=True, slots=True)
 class AccessLogEntry:
-    """One entry of a request that carries a decision's id.
+    """One entry of a request that carries a decision's id, or that ended without our answer.
+
+    In the second case `decision_id` is empty and Envoy's `request_id` is all there is to join by.
 
     `final` entries end the request; `periodic` ones only show that it still runs. `status` is
     the HTTP status the client got, 0 if none. `duration_s` is from the first byte in to the last
@@ -29,17 +32,18 @@ class AccessLogEntry:
     client_left: bool
     upstream_reset: bool
     response_bytes: int
+    request_id: str = ""
 
 
 def read_entry(entry: Any) -> AccessLogEntry | None:
-    """Read one decoded HTTPAccessLogEntry; None if no decision's id is in it.
+    """Read one decoded HTTPAccessLogEntry; None if it can have no booking behind it.
 
     Fields are read one by one: rendering whole entries fails on messages of unknown types.
     """
     common = entry.common_properties
     decision_id = _decision_id(common.metadata.filter_metadata)
     if not decision_id:
-        return None
+        return _read_unanswered(entry)
     kind = common.access_log_type
     flags = common.response_flags
     response = entry.response
@@ -52,13 +56,45 @@ def read_entry(entry: Any) -> AccessLogEntry | None:
         or (kind == _NOT_SET and common.intermediate_log_entry),
         duration_s=_duration_s(common),
         upstream=_address(common.upstream_remote_address),
-        client_left=flags.downstream_connection_termination
-        or flags.downstream_remote_reset
-        or response.response_code_details in _CLIENT_LEFT_DETAILS,
+        client_left=_client_left(entry),
         upstream_reset=flags.upstream_remote_reset
         or flags.upstream_connection_termination
         or flags.upstream_connection_failure,
         response_bytes=response.response_body_bytes,
+    )
+
+
+def _read_unanswered(entry: Any) -> AccessLogEntry | None:
+    """The end of a request whose Check got no answer in time, or none that its client waited
+    for. What Envoy let pass without one has an upstream. Refused requests were answered."""
+    common = entry.common_properties
+    upstream = _address(common.upstream_remote_address)
+    left = _client_left(entry)
+    unanswered = entry.response.response_code_details == _UNANSWERED_DETAILS
+    if common.access_log_type not in {_NOT_SET, _DOWNSTREAM_END} or common.intermediate_log_entry:
+        return None
+    if not entry.request.request_id or not (unanswered or left or upstream):
+        return None
+    return AccessLogEntry(
+        decision_id="",
+        status=entry.response.response_code.value,
+        final=True,
+        periodic=False,
+        duration_s=_duration_s(common),
+        upstream=upstream,
+        client_left=left,
+        upstream_reset=False,
+        response_bytes=entry.response.response_body_bytes,
+        request_id=entry.request.request_id,
+    )
+
+
+def _client_left(entry: Any) -> bool:
+    flags = entry.common_properties.response_flags
+    return bool(
+        flags.downstream_connection_termination
+        or flags.downstream_remote_reset
+        or entry.response.response_code_details in _CLIENT_LEFT_DETAILS
     )
 
 

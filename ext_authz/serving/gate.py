@@ -17,11 +17,13 @@ from ext_authz.metrics import Metrics
 from ext_authz.model import Api, Decision, HttpCall, Outcome, Reason, Verdict
 from ext_authz.serving.entries import AccessLogEntry
 from ext_authz.serving.identity import Identity
+from ext_authz.serving.request_ids import RequestIds
 from ext_authz.settings import Settings
 from ext_authz.snapshot import EndpointSample
 
 _PREFLIGHT = Decision(Verdict.ADMIT, Reason.PREFLIGHT, Verdict.ADMIT)
 _DISABLED = Decision(Verdict.ADMIT, Reason.DISABLED, Verdict.ADMIT)
+_GIVEN_UP = Decision(Verdict.REJECT, Reason.OVERLOADED, Verdict.REJECT)
 _UNKNOWN_KEY = Decision(Verdict.REJECT, Reason.UNKNOWN_KEY, Verdict.REJECT)
 
 
@@ -38,6 +40,7 @@ class Gate:
         self._ids = ids
         self._identity = Identity(settings.keys, settings.server.key_headers)
         self._intake = Intake(settings.admission)
+        self._requests = RequestIds()
 
     def reconfigure(self, settings: Settings, now: float) -> None:
         """Swap the configuration; nothing in flight is lost."""
@@ -60,6 +63,9 @@ class Gate:
         if who.tenant is None:
             # Nobody's body is not worth reading.
             return self._shadowed(_UNKNOWN_KEY), api_of(call)
+        request_id = call.headers.get("x-request-id", "")
+        if self._requests.is_given_up(request_id):
+            return _GIVEN_UP, api_of(call)
         tenant = admission.tenants[who.tenant]
         request = parse(call)
         if request.partial:
@@ -67,10 +73,18 @@ class Gate:
         ask = self._intake.ask(next(self._ids), tenant, call, request)
         if isinstance(ask, Decision):
             return self._shadowed(ask), request.api
-        return self.controller.arrive(ask, now), request.api
+        decision = self.controller.arrive(ask, now)
+        if decision.reservation_id is not None:
+            self._requests.book(request_id, decision.reservation_id)
+        return decision, request.api
 
     def ended(self, entry: AccessLogEntry, now: float) -> None:
-        """Take in one access-log entry that carries a decision id."""
+        """Take in one access-log entry."""
+        if not entry.decision_id:
+            reservation_id = self._requests.give_up(entry.request_id)
+            if reservation_id is not None and self.controller.cancel(reservation_id, now):
+                self.metrics.count("access_log_entries", "given_up")
+            return
         if entry.periodic:
             renewed = self.controller.renew(entry.decision_id, now)
             self.metrics.count("access_log_entries", "renewed" if renewed else "unknown")

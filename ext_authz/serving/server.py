@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -19,6 +20,16 @@ Check = Callable[[bytes, float | None], Awaitable[bytes]]
 
 AUTHORIZATION = "envoy.service.auth.v3.Authorization"
 ACCESS_LOG = "envoy.service.accesslog.v3.AccessLogService"
+
+
+_GRPC_LOG = "grpc._cython.cygrpc"
+
+
+def is_worth_logging(record: logging.LogRecord) -> bool:
+    """False for what grpc writes, with a stack trace, when a caller left just before our answer:
+    under overload that is every other call, and nobody can do anything about it."""
+    fault = record.exc_info[1] if record.exc_info else None
+    return type(fault).__name__ != "ExecuteBatchError"
 
 
 def options(settings: ServerSettings) -> list[tuple[str, int]]:
@@ -65,6 +76,7 @@ class GrpcHost:
 
     async def start(self) -> int:
         """Bind and serve; the port, which the system chose if the configuration said 0."""
+        logging.getLogger(_GRPC_LOG).addFilter(is_worth_logging)
         port = self._server.add_insecure_port(self._settings.grpc_listen)
         await self._server.start()
         await self.set_serving(True)
