@@ -6,6 +6,7 @@ The only place that names concrete adapters.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import secrets
 import signal
@@ -90,6 +91,10 @@ class App:
         self._collector.start()
         admin_port = await self._admin.start(server.admin_listen)
         grpc_port = await self._host.start()
+        # What was built to start up lives as long as we do: a full collection that walks through
+        # all of it (the message classes above all) would hold up every Check in flight.
+        gc.collect()
+        gc.freeze()
         log.info("serving gRPC on port %d, admin on port %d", grpc_port, admin_port)
         self._background(self._watcher.run())
         self._background(self._tick())

@@ -162,6 +162,14 @@ def control(backend: Backend, **faults: object) -> None:
     urllib.request.urlopen(request, timeout=5).close()  # noqa: S310  loopback
 
 
+def unanswered_checks(stack: Stack) -> int:
+    """Checks that Envoy sent and gave up on."""
+    url = f"{stack.envoy_admin_url}/stats?filter=^http.edge.ext_authz.gate.error$"
+    with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  loopback
+        _, _, value = answer.read().decode().partition(":")
+    return int(value or 0)
+
+
 def _rendered(config: Path, admin_port: int) -> Config:
     from ext_authz.config.compile import load
     from ext_authz.deploy.envoy import render_envoy
