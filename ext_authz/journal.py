@@ -38,6 +38,8 @@ class Journal:
 
     def find(self, name: str) -> Entry | None:
         """The newest decision with this request id or reservation id."""
+        if not name:
+            return None
         for entry in reversed(self._entries):
             if name in {entry.request_id, entry.decision.reservation_id}:
                 return entry
@@ -51,8 +53,9 @@ def explain(entry: Entry) -> str:
     if decision.type:
         who += f", type {decision.type}"
     if decision.model:
-        who += f", model {decision.model}"
-    lines = [f"request {entry.request_id or '-'} ({who}): {decision.verdict} ({decision.reason})"]
+        who += f", model {_shown(decision.model)}"
+    name = _shown(entry.request_id) or "-"
+    lines = [f"request {name} ({who}): {decision.verdict} ({decision.reason})"]
     if decision.would_be is not decision.verdict:
         lines.append(f"shadow mode: enforced, it would have been {decision.would_be}")
     if decision.endpoint:
@@ -71,6 +74,11 @@ def explain(entry: Entry) -> str:
             f"asked to come back in {retry.after_s:.2f} s ({retry.jitter_s:.2f} s of it jitter)"
         )
     return "\n".join(lines)
+
+
+def _shown(text: str) -> str:
+    """What a client wrote, on one line and without anything a terminal or an encoder acts on."""
+    return text if text.isprintable() else ascii(text)
 
 
 def _evidence(seen: Evidence) -> list[str]:
