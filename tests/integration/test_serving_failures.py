@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ async def test_killed_and_open(tmp_path: Path) -> None:
 async def test_frozen_and_thawed(tmp_path: Path, frozen_s: float, failure_mode: str) -> None:
     """A server that stops and goes on leaves no booking for requests that Envoy gave up on."""
     # The lease is long, so that it cannot be what ends a booking.
-    changes = {"edge": {"failure_mode": failure_mode}, "server": {"lease": "60s"}}
+    changes: dict[str, Any] = {"edge": {"failure_mode": failure_mode}, "server": {"lease": "60s"}}
     async with engine_stack(tmp_path, **changes) as up:
         stack = up.stack
         await asyncio.gather(*(stack.post() for _ in range(4)))
