@@ -69,7 +69,10 @@ class Metrics(Collector):
 
     def __init__(self) -> None:
         self._counts: dict[str, Counter[Labels]] = {
-            row.name: Counter() for row in TABLE if row.kind == "counter"
+            # Without labels there is one series, and its rate is right only if it begins at 0.
+            row.name: Counter() if row.labels else Counter({(): 0})
+            for row in TABLE
+            if row.kind == "counter"
         }
         self._readers: dict[str, Callable[[], Reading]] = {}
         self._decisions = self._counts["decisions"]
