@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import http.client
 import logging
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -119,7 +121,8 @@ def _hash_key(_: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    url = f"http://{arguments.admin}/debug/explain/{arguments.request_id}"
+    name = urllib.parse.quote(arguments.request_id, safe="")
+    url = f"http://{arguments.admin}/debug/explain/{name}"
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             sys.stdout.write(answer.read().decode())
@@ -129,4 +132,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     except urllib.error.URLError as error:
         print(f"ext-authz: no answer from {arguments.admin}: {error}", file=sys.stderr)
         return 3
+    except (ValueError, http.client.InvalidURL):
+        print(f"ext-authz: --admin is no HOST:PORT: {arguments.admin!r}", file=sys.stderr)
+        return 2
     return 0

@@ -75,9 +75,15 @@ class GrpcHost:
         reflection.enable_server_reflection(names, self._server, pool=wire.pool)
 
     async def start(self) -> int:
-        """Bind and serve; the port, which the system chose if the configuration said 0."""
+        """Bind and serve; the port, which the system chose if the configuration said 0.
+
+        Raises OSError if the address cannot be had.
+        """
         logging.getLogger(_GRPC_LOG).addFilter(is_worth_logging)
-        port = self._server.add_insecure_port(self._settings.grpc_listen)
+        try:
+            port = self._server.add_insecure_port(self._settings.grpc_listen)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {self._settings.grpc_listen}") from error
         await self._server.start()
         await self.set_serving(True)
         return port
