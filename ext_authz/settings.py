@@ -104,7 +104,8 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Servers of the same models. `models` empty serves any name."""
+    """Servers of the same models. `models` empty serves any name. `http2`: how Envoy speaks to
+    them, as gRPC inference servers need."""
 
     name: str
     engine: str
@@ -113,6 +114,7 @@ class Pool:
     demote_to: str | None
     stale_after_s: float
     kv_guard_ratio: float
+    http2: bool = False
 
     @property
     def slots(self) -> int:

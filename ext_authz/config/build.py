@@ -189,6 +189,7 @@ def _pool(pool: PoolBody, stale_s: float) -> Pool:
         demote_to=pool.demote_to,
         stale_after_s=stale_s if pool.stale_after is None else pool.stale_after,
         kv_guard_ratio=pool.kv_guard,
+        http2=pool.http2,
     )
 
 

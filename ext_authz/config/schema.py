@@ -152,6 +152,7 @@ class PoolBody(Section):
     demote_to: Name | None = None
     stale_after: StaleAfter | None = None
     kv_guard: Annotated[float, number(0, 1, above=True)] = 0.85
+    http2: Flag = False
 
 
 class LimitsBody(Section):

@@ -207,6 +207,7 @@ def _pool_cluster(pool: Pool) -> str:
         slots=slots,
         connections=max(1024, 4 * slots),
         policy=indent(cluster_parts.SUBSET if named else cluster_parts.OVERRIDE_HOST, "  "),
+        protocol=indent(cluster_parts.HTTP2, "  ") if pool.http2 else "",
         tls=indent(cluster_parts.TLS, "  ") if tls else "",
         endpoints=indent("\n".join(map(_endpoint, pool.endpoints)), " " * 6),
     )

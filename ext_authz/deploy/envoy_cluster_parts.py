@@ -35,13 +35,18 @@ POOL_CLUSTER = """\
   # servers run at once; one more answers 503 with x-envoy-overloaded. Connections are not the scarce
   # thing: idle ones of other workers must not starve a pool that has room.
   circuit_breakers: {thresholds: [{max_requests: $slots, max_pending_requests: $slots, max_connections: $connections}]}
-$policy
+$protocol$policy
 $tls  load_assignment:
     cluster_name: $cluster
     endpoints:
     - lb_endpoints:
 $endpoints
 """  # noqa: E501
+
+HTTP2 = """\
+# gRPC inference servers speak nothing else.
+typed_extension_protocol_options: *h2
+"""
 
 OVERRIDE_HOST = """\
 # The endpoint the gate chose; the least loaded one when it named none, or one that is gone.

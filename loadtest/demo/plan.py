@@ -54,7 +54,7 @@ DEMO = Plan(
         Server("economy", "demo-economy", 12),
     ),
     slo_s=1.5,
-    timeout_s=5,
+    timeout_s=3,
     warmup_s=3,
     seconds=25,
 )
