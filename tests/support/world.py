@@ -150,6 +150,7 @@ class Tally:
     offered: int = 0
     verdicts: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    would_be: Counter[str] = field(default_factory=Counter)
     slot_seconds: float = 0.0
 
     @property
@@ -172,6 +173,7 @@ class World:
         self.settle_lag_s = 0.02
         self.execution_s = 0.4
         self.dead: set[str] = set()
+        self.most_running = 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._ids = count()
         self.after(0.0, lambda: self._scrape(scrape_s))
@@ -188,10 +190,20 @@ class World:
     def forget_tallies(self) -> None:
         """Count from here on."""
         self.tallies.clear()
+        self.most_running = self.own
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         """Run `action` `delay_s` from now."""
         heapq.heappush(self._events, (self.now + delay_s, next(self._ids), action))
+
+    def every(self, interval_s: float, action: Callable[[], None]) -> None:
+        """Run `action` again and again, the first time one interval from now."""
+
+        def again() -> None:
+            action()
+            self.after(interval_s, again)
+
+        self.after(interval_s, again)
 
     def run(self, until_s: float) -> None:
         """Play all events up to `until_s`."""
@@ -220,6 +232,7 @@ class World:
         tally.offered += 1
         tally.verdicts[decision.verdict] += 1
         tally.reasons[decision.reason] += 1
+        tally.would_be[decision.would_be] += 1
         if decision.endpoint is not None:
             self._start(decision, tally)
         return decision
@@ -230,6 +243,7 @@ class World:
         duration_s = 0.001 if died else self.execution_s * self.rng.uniform(0.5, 1.5)
         tally.slot_seconds += duration_s
         self.running[endpoint] += 1
+        self.most_running = max(self.most_running, self.own)
 
         def finish() -> None:
             self.running[endpoint] -= 1
