@@ -36,7 +36,8 @@ class EndpointSample:
     understated. `running` and `waiting` are requests, summed over models and engines;
     `kv_usage_ratio` is 0..1 (the fullest engine); `kv_capacity_tokens` is the sum over engines;
     `mean_execution_s` is time in the engine without its queue, over the requests that finished
-    since the sample before, `None` when none did.
+    since the sample before, `None` when none did. `source` is who said so; `device` the UUID of
+    the card it runs on, where the source knows it.
     """
 
     endpoint: str
@@ -47,13 +48,59 @@ class EndpointSample:
     kv_capacity_tokens: float | None = None
     mean_execution_s: float | None = None
     by_model: Mapping[str, ModelSample] = field(default_factory=lambda: MappingProxyType({}))
+    source: str = ""
+    device: str | None = None
 
     @property
     def load(self) -> float | None:
-        """Requests the engine holds, or unknown if it named neither gauge."""
+        """Requests the engine holds, or unknown if it named neither gauge. With one of the two
+        it is the least there can be."""
         if self.running is None and self.waiting is None:
             return None
         return (self.running or 0.0) + (self.waiting or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSample:
+    """One reading of one GPU or MIG slice.
+
+    `device` is its UUID (or the name a configuration gave it), `host` where it sits: the two
+    identify it, an index or a pod does not. `utilization_ratio` 0..1; clocks in MHz;
+    `throttled`: the driver names a thermal or hardware slowdown, the power cap under load is
+    not one. `lost`: the driver can no longer reach the card, so that it can serve nothing.
+    """
+
+    device: str
+    at_s: float
+    source: str
+    host: str | None = None
+    model: str | None = None
+    utilization_ratio: float | None = None
+    memory_used_bytes: float | None = None
+    memory_reserved_bytes: float | None = None
+    memory_total_bytes: float | None = None
+    temperature_c: float | None = None
+    slowdown_c: float | None = None
+    sm_clock_mhz: float | None = None
+    sm_clock_max_mhz: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    throttled: bool | None = None
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one source learned at one time: any number of endpoints and devices.
+
+    `missing` names the signals that should have been there and were not; `dropped` counts
+    unusable samples by reason.
+    """
+
+    endpoints: tuple[EndpointSample, ...] = ()
+    devices: tuple[DeviceSample, ...] = ()
+    missing: frozenset[str] = frozenset()
+    dropped: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
