@@ -85,7 +85,7 @@ async def test_killed_and_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failure_mode", ["deny", "allow"])
-@pytest.mark.parametrize("frozen_s", [0.3, 1.0])
+@pytest.mark.parametrize("frozen_s", [0.3, 0.5, 1.0])
 async def test_frozen_and_thawed(tmp_path: Path, frozen_s: float, failure_mode: str) -> None:
     """A server that stops and goes on leaves no booking for requests that Envoy gave up on."""
     # The lease is long, so that it cannot be what ends a booking.
@@ -108,16 +108,20 @@ async def test_frozen_and_thawed(tmp_path: Path, frozen_s: float, failure_mode: 
         await stack.idle(within_s=3.0)
         await stack.fresh()
         now_decided = await stack.metric("decisions_total") - decided
-        if frozen_s < 0.5:  # Envoy still waited
+        let_in = sum(
+            [await stack.metric("decisions_total", verdict=v) for v in ("admit", "demote")]
+        )
+        gave_up = 503 if failure_mode == "deny" else 200
+        if frozen_s < 0.4:  # Envoy still waited
             assert now_decided == 12
             assert set(statuses) <= {200, 429}
             assert statuses[200] >= 1
-        else:
-            gave_up = 503 if failure_mode == "deny" else 200
-            assert statuses[gave_up] >= 1
+        elif frozen_s > 0.8:
             assert set(statuses) <= {gave_up, 503}
-            # A booking without a request behind it would have been an admission too late.
-            assert await stack.metric("decisions_total", verdict="admit") <= 4
+            assert statuses[gave_up] >= 1
+            assert let_in == 4
+        # Just when Envoy gives up either may win, request by request.
+        assert set(statuses) <= {200, 429, 503}
         assert _served(up) - before == statuses[200]
         assert await stack.metric("reservations_expired_total") == 0
         assert (await stack.post()).status == 200
