@@ -6,14 +6,13 @@ Nothing a client wrote is kept but the model's name and the request id; no key, 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
-from ext_authz.model import Decision, Evidence, Verdict
+from ext_authz.model import Decision, Evidence, Verdict, value
 
 CAPACITY = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Entry:
     """One decision as it went out. `at_s` is Unix time."""
 

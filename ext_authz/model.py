@@ -8,6 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar, dataclass_transform
+
+_Class = TypeVar("_Class")
+
+
+@dataclass_transform(frozen_default=True)
+def value(cls: type[_Class]) -> type[_Class]:
+    """A slotted dataclass that type checkers hold to be frozen.
+
+    For values made for every request: freezing at run time makes a constructor three times as
+    slow, and they are a tenth of what a decision costs.
+    """
+    return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
 class Verdict(StrEnum):
@@ -86,7 +99,7 @@ class Unread(StrEnum):
     FAULT = "fault"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HttpCall:
     """The HTTP request a Check describes.
 
@@ -103,7 +116,7 @@ class HttpCall:
     partial: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class InferenceRequest:
     """What a call asks for, measured but not yet priced.
 
@@ -131,7 +144,7 @@ class InferenceRequest:
     unread: Unread | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WorkEstimate:
     """What a request is expected to cost, all its sequences together."""
 
@@ -144,7 +157,7 @@ class WorkEstimate:
         return self.prompt_tokens + self.output_tokens
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RetryHint:
     """When to come back: `after_s` in all, of which `jitter_s` was drawn by chance."""
 
@@ -163,7 +176,7 @@ class LimitState:
     reset_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Evidence:
     """The numbers a decision was taken on: enough to explain it later. Unknown is None."""
 
@@ -176,7 +189,7 @@ class Evidence:
     tenant_limit: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Decision:
     """The answer to one request.
 
@@ -200,7 +213,7 @@ class Decision:
     evidence: Evidence | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Outcome:
     """How an admitted request ended, as the access log tells it. `duration_s` is end to end."""
 

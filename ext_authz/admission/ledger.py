@@ -7,13 +7,13 @@ whichever comes first wins and the others find nothing. Counters always equal th
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.shares import Flow, Shares
+from ext_authz.model import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reservation:
     """Work charged to one endpoint and one flow.
 

@@ -6,15 +6,13 @@ caller's fallback decides, under the cap of our own work in flight.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.view import PoolState
-from ext_authz.model import Reason
+from ext_authz.model import Reason, value
 from ext_authz.settings import FallbackAction, PriorityClass
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Choice:
     """An endpoint, or the reason there is none, and the `slots` and the `load` of all that were
     in question. `fallback`: chosen without telemetry."""

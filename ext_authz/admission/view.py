@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.shares import Flow, Shares
-from ext_authz.model import Evidence, InferenceRequest, WorkEstimate
+from ext_authz.model import Evidence, InferenceRequest, WorkEstimate, value
 from ext_authz.settings import Pool, RequestType, Tenant
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Ask:
     """One request with everything resolved that does not depend on load.
 

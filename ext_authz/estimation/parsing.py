@@ -25,7 +25,7 @@ from ext_authz.estimation.shapes.document import (
 from ext_authz.estimation.shapes.kserve import infer
 from ext_authz.estimation.shapes.openai import completion, conversation, embedding
 from ext_authz.estimation.shapes.tally import Tally, add_caps, add_prompts, add_text
-from ext_authz.model import Api, HttpCall, InferenceRequest, Operation, Unread
+from ext_authz.model import Api, HttpCall, InferenceRequest, Operation, Unread, value
 
 MAX_MODEL_CHARS = 256
 MAX_SEQUENCES = 1_000_000
@@ -69,7 +69,7 @@ ROUTES: tuple[Route, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Target:
     """What the path and the headers alone say of a call."""
 

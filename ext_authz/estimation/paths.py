@@ -9,13 +9,14 @@ characters, an over-long path) is reported as ambiguous and never priced as a re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import unquote
+
+from ext_authz.model import value
 
 MAX_PATH_CHARS = 2048
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CleanPath:
     """A path in its one spelling. `ambiguous` when servers may disagree about what it names."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from ext_authz.model import value
 
 _METADATA_NAMESPACE = "envoy.filters.http.ext_authz"
 # envoy.data.accesslog.v3.AccessLogType
@@ -12,7 +13,7 @@ _CLIENT_LEFT_DETAILS = frozenset({"downstream_remote_disconnect", "http2.remote_
 _UNANSWERED_DETAILS = "ext_authz_error"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AccessLogEntry:
     """One entry of a request that carries a decision's id, or that ended without our answer.
 

@@ -7,11 +7,12 @@ Keys are compared by SHA-256 digest, one dict look-up, and never kept or logged.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 
+from ext_authz.model import value
 
-@dataclass(frozen=True, slots=True)
+
+@value
 class Identified:
     """`tenant` None: no key, or one nobody has. `conflict`: two headers carried different keys,
     of which the first in the configured order decided."""

@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import jiter
 
 from ext_authz.estimation.shapes.tally import CAP_FIELDS, CHOICE_FIELDS, MAX_COUNT, whole_number
-from ext_authz.model import HttpCall
+from ext_authz.model import HttpCall, value
 
 MAX_PARSE_BYTES = 65_536
 MAX_BODY_BYTES = 1 << 40
@@ -27,7 +26,7 @@ _CAPS = re.compile(
 _CUT_NUMBER = re.compile(rb"[:\s][-+.0-9eE]+$")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Body:
     """What is known of a body. `window` is the part looked at, `whole_bytes` the size of all.
 
@@ -50,7 +49,7 @@ class Body:
         return Body(window, size, cut=len(window) < size, size_unknown=False)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Document:
     """A parsed JSON object. `odd` when readers may disagree about its meaning.
 
