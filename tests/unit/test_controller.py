@@ -3,47 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
+from math import inf
 
 import pytest
 
-from ext_authz.admission.controller import Controller
 from ext_authz.model import Outcome, Reason, Verdict
 from ext_authz.settings import (
-    AdmissionSettings,
     FallbackAction,
-    PriorityClass,
     Slo,
-    TenantLimits,
 )
-from tests.support.world import Asks, pool, request_type, sample, settings, tenant
-
-HIGH = request_type("high", priority=PriorityClass.HIGH)
-LOW = request_type("low", priority=PriorityClass.LOW)
-TENANTS = (tenant("a"), tenant("b"), tenant("high", type_="high"), tenant("low", type_="low"))
-
-
-def chained(**changes: object) -> AdmissionSettings:
-    """Two pools, the second the demotion target of the first."""
-    pools = (pool("p", 2, demote_to="q"), pool("q", 2))
-    return settings(pools, TENANTS, (HIGH, LOW), **changes)
-
-
-def single(slots: int = 2, **changes: object) -> AdmissionSettings:
-    """One pool with one endpoint."""
-    return settings((pool("p", slots),), TENANTS, (HIGH, LOW), **changes)
-
-
-def started(config: AdmissionSettings, fresh: str = "pq") -> tuple[Controller, Asks]:
-    """A controller whose pools named in `fresh` have just been sampled as idle."""
-    controller = Controller(config, Random(1), 0.0)
-    for name in fresh:
-        controller.observe(sample(f"{name}-0:80", 0.0))
-    return controller, Asks(config)
-
-
-def in_flight(controller: Controller) -> dict[str, int]:
-    return {state.spec.address: state.own for _, state in controller.endpoint_states()}
+from tests.support.controlling import HIGH, LOW, TENANTS, chained, in_flight, single, started
+from tests.support.world import pool, sample, settings, tenant
 
 
 def test_an_idle_endpoint_admits_and_everything_is_booked() -> None:
@@ -190,6 +160,39 @@ def test_an_idle_endpoint_takes_one_whatever_is_predicted() -> None:
     assert controller.arrive(asks("a"), 0.2).reason is Reason.SLO_UNREACHABLE
 
 
+@pytest.mark.parametrize(("execution_s", "verdict"), [(0.97, "admit"), (0.98, "reject")])
+def test_the_margin_is_kept_free(execution_s: float, verdict: str) -> None:
+    """A promise of 1 s with a margin of 25 ms is a budget of 0.975 s."""
+    controller, asks = started(single(), fresh="")
+    controller.observe(sample("p-0:80", 0.1, running=1.0, execution_s=execution_s))
+    assert controller.arrive(asks("a"), 0.2).verdict == verdict
+
+
+def test_a_stale_gauge_is_not_believed_in_the_fallback() -> None:
+    """Without fresh telemetry only our own work counts, however full the engine was last seen."""
+    controller, asks = started(single(2), fresh="")
+    controller.observe(sample("p-0:80", 0.0, running=50.0))
+    decisions = [controller.arrive(asks("a"), 10.0) for _ in range(3)]
+    assert [d.verdict for d in decisions] == ["admit", "admit", "reject"]
+    assert decisions[0].reason is Reason.TELEMETRY_FALLBACK
+    assert decisions[0].evidence is not None
+    assert decisions[0].evidence.in_flight == 0.0
+
+
+@pytest.mark.parametrize(("who", "verdict"), [("b", Verdict.DEMOTE), ("late", Verdict.REJECT)])
+def test_the_shares_learn_of_who_wanted_more(who: str, verdict: Verdict) -> None:
+    """Whether refused or demoted, the flow wanted more of its first pool than it got."""
+    tenants = (*TENANTS, tenant("late", may_demote=False))
+    pools = (pool("p", 2, demote_to="q"), pool("q", 2))
+    controller, asks = started(settings(pools, tenants, (HIGH, LOW)))
+    for _ in range(2):
+        controller.arrive(asks("a"), 0.1)
+    assert controller.arrive(asks(who), 0.1).verdict is verdict
+    wanted = {f.key[0]: f.wanted for f in controller._pools["p"].shares.flows()}
+    assert wanted[who] == inf
+    assert wanted["a"] < inf
+
+
 def test_without_a_promise_nothing_is_late() -> None:
     """A request without any promise is bounded by capacity alone."""
     controller, asks = started(single(default_slo=Slo()))
@@ -236,90 +239,3 @@ def test_an_arrival_alone_ends_old_leases() -> None:
     controller, asks = started(single(1, lease_s=1.0, fallback=FallbackAction.ADMIT_ALL))
     controller.arrive(asks("a"), 0.0)
     assert controller.arrive(asks("a"), 5.0).verdict is Verdict.ADMIT
-
-
-def test_shadow_mode_admits_books_and_keeps_the_true_verdict() -> None:
-    """Beyond capacity the request runs, is booked where it runs, and the refusal is on record."""
-    controller, asks = started(single(1, enforce=False))
-    controller.arrive(asks("a"), 0.1)
-    decision = controller.arrive(asks("a"), 0.1)
-    assert (decision.verdict, decision.would_be) == (Verdict.ADMIT, Verdict.REJECT)
-    assert decision.reason is Reason.AT_CAPACITY
-    assert (decision.endpoint, decision.reservation_id) == ("p-0:80", "r1")
-    assert in_flight(controller) == {"p-0:80": 2}
-
-
-def test_shadow_mode_does_not_move_traffic() -> None:
-    """What would be demoted stays in its pool and is recorded as demoted."""
-    controller, asks = started(chained(enforce=False))
-    for _ in range(2):
-        controller.arrive(asks("a"), 0.1)
-    decision = controller.arrive(asks("a"), 0.1)
-    assert (decision.verdict, decision.would_be) == (Verdict.ADMIT, Verdict.DEMOTE)
-    assert (decision.pool, decision.reason) == ("p", Reason.AT_CAPACITY)
-    assert in_flight(controller) == {"p-0:80": 3, "q-0:80": 0}
-
-
-def test_shadow_mode_books_where_a_too_large_request_runs() -> None:
-    """A refusal that never looked at an endpoint is still booked in the first pool."""
-    controller, asks = started(chained(enforce=False), fresh="")
-    for address in ("p-0:80", "q-0:80"):
-        controller.observe(sample(address, 0.0, kv=(0.0, 1000.0)))
-    decision = controller.arrive(asks("a", tokens=5000), 0.1)
-    assert (decision.verdict, decision.would_be) == (Verdict.ADMIT, Verdict.REJECT)
-    assert in_flight(controller) == {"p-0:80": 1, "q-0:80": 0}
-
-
-def test_shadow_mode_keeps_the_verdict_of_a_limit() -> None:
-    """A tenant over its own limit runs in shadow, booked, with the limit's reason."""
-    limited = tenant("a", limits=TenantLimits(max_concurrent=1))
-    controller, asks = started(settings((pool("p", 4),), (limited,), enforce=False))
-    controller.arrive(asks("a"), 0.1)
-    decision = controller.arrive(asks("a"), 0.1)
-    assert (decision.verdict, decision.would_be) == (Verdict.ADMIT, Verdict.REJECT)
-    assert decision.reason is Reason.TENANT_CONCURRENCY
-    assert in_flight(controller) == {"p-0:80": 2}
-
-
-def test_telemetry_of_an_unknown_endpoint_is_ignored() -> None:
-    """A sample of an endpoint that was removed changes nothing and raises nothing."""
-    controller, _ = started(single())
-    controller.observe(sample("gone:80", 1.0, running=100.0))
-    assert in_flight(controller) == {"p-0:80": 0}
-
-
-def test_a_pool_without_endpoints_refuses() -> None:
-    """No endpoint, no admission, whatever the fallback says."""
-    empty = replace(pool("p"), endpoints=())
-    for enforce in (True, False):
-        config = settings((empty,), TENANTS, fallback=FallbackAction.ADMIT_ALL, enforce=enforce)
-        controller, asks = started(config, fresh="")
-        decision = controller.arrive(asks("a"), 0.1)
-        assert decision.would_be is Verdict.REJECT
-        assert decision.reservation_id is None
-
-
-def test_a_reload_keeps_what_is_in_flight() -> None:
-    """Reservations, samples and what was learned outlive a swap of settings."""
-    config = single(2)
-    controller, asks = started(config)
-    controller.observe(sample("p-0:80", 0.1, running=0.0, execution_s=0.2))
-    controller.arrive(asks("a"), 0.1)
-    controller.reconfigure(single(3), 0.2)
-    (_, state) = controller.endpoint_states()[0]
-    assert (state.own, state.execution.value_s) == (1, 0.2)
-    assert state.spec.max_concurrency == 3
-    assert controller.settle(Outcome("r0", 200, 0.1, None), 0.3) is not None
-    assert state.own == 0
-
-
-def test_work_of_a_removed_pool_still_settles() -> None:
-    """Releasing hits the endpoint that was charged, also when no configuration names it."""
-    controller, asks = started(chained())
-    controller.arrive(asks("a"), 0.1)
-    controller.reconfigure(settings((pool("q", 2),), TENANTS, (HIGH, LOW)), 0.2)
-    released = controller.settle(Outcome("r0", 200, 0.1, None), 0.3)
-    assert released is not None
-    assert (released.endpoint.own, released.flow.used) == (0, 0)
-    assert in_flight(controller) == {"q-0:80": 0}
-    assert len(controller.ledger) == 0

@@ -109,6 +109,18 @@ def test_room_is_kept_for_a_flow_that_is_there_and_not_for_a_silent_one() -> Non
     assert shares.allowance(a, 15.0) == pytest.approx(15.0)
 
 
+def test_a_silent_flow_wants_what_it_holds() -> None:
+    """Its long requests keep their slots, and it counts for no more until it is seen again."""
+    shares = Shares(16)
+    a = shares.flow(A, 1.0, 0.0)
+    hold(shares, a, 3)
+    shares.refused(a, NO_HINT, 0.0)
+    shares.flow(B, 1.0, 2.5)
+    assert (a.wanted, a.kept) == (3.0, 0.0)
+    shares.flow(A, 1.0, 2.6)
+    assert a.wanted > 3.0
+
+
 def test_a_silent_flow_leaves_the_books() -> None:
     """A flow that holds nothing and has not been seen is forgotten, one that holds is not."""
     shares = Shares(16)
