@@ -41,6 +41,7 @@ class CheckService:
         """
         started_s = self._clock.now()
         call: HttpCall | None = None
+        answer: bytes | None = None
         api = Api.OTHER
         if remaining_s is not None and remaining_s < TOO_LATE_S:
             decision = _OVERLOADED
@@ -48,13 +49,15 @@ class CheckService:
             try:
                 call = self._codec.decode_check(request)
                 decision, api = self._gate.decide(call, started_s)
+                answer = self._codec.encode(decision, call, api)
             except CodecError:
                 decision = _MALFORMED
             except Exception as fault:  # the seam: nothing may escape to the client
                 # The type and place only: a message could quote the request.
                 log.error("check failed: %s", type(fault).__name__, exc_info=False)
                 decision = _INTERNAL
-        answer = self._codec.encode(decision, call, api)
+        if answer is None:
+            answer = self._codec.encode(decision, None, api)
         request_id = "" if call is None else call.headers.get("x-request-id", "")[:64]
         self._gate.journal.append(self._clock.wall(), request_id, decision)
         self._gate.metrics.decided(decision, self._clock.now() - started_s)

@@ -57,7 +57,7 @@ class Service:
         self.metrics = Metrics()
         self.gate = Gate(whole, ids, Random(1), self.metrics, self.clock.now())
         self.gate.observe(EndpointSample("p-0:80", self.clock.now(), running=0, waiting=0))
-        codec = Codec(WIRE)
+        self.codec = codec = Codec(WIRE)
         self.checks = CheckService(self.gate, codec, self.clock)
         self.sink = AccessLogSink(self.gate, codec, self.clock)
 

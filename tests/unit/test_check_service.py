@@ -90,6 +90,21 @@ async def test_a_fault_of_ours_is_left_to_the_failure_mode(
     assert "sk-good" not in caplog.text
 
 
+async def test_an_answer_that_cannot_be_written(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decision that the codec chokes on is a fault as well, not an exception for the host."""
+    service = Service()
+
+    def fail(*_: object) -> bytes:
+        raise TypeError("sk-good")
+
+    monkeypatch.setattr(service.codec, "_permission", fail)
+    answer = await service.check(chat())
+    assert answer.error_response.status.code == 503
+    assert "sk-good" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("remaining_s", "booked"), [(None, 1), (0.5, 1), (0.003, 1), (0.001, 0), (0.0, 0), (-1.0, 0)]
 )
