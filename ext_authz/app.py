@@ -78,7 +78,8 @@ class App:
             )
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._draining = False
+        # What keeps us from being sent requests.
+        self._unready: tuple[str, ...] = ("starting",)
         self._wire_metrics()
 
     async def run(self) -> None:
@@ -91,6 +92,7 @@ class App:
         self._collector.start()
         admin_port = await self._admin.start(server.admin_listen)
         grpc_port = await self._host.start()
+        self._unready = ()
         # What was built to start up lives as long as we do: a full collection that walks through
         # all of it (the message classes above all) would hold up every Check in flight.
         gc.collect()
@@ -100,16 +102,19 @@ class App:
         self._background(self._tick())
         await ended.wait()
         log.info("draining for at most %g s", server.drain_s)
-        self._draining = True
+        self._unready = ("draining",)
         await self._host.drain()
-        for task in self._tasks:
+        tasks = tuple(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._collector.stop()
         await self._admin.stop()
 
     def _background(self, work: Any) -> None:
-        self._tasks.add(asyncio.ensure_future(work))
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _tick(self) -> None:
         while True:
@@ -149,7 +154,7 @@ class App:
     def _not_ready(self) -> tuple[str, ...]:
         """What keeps new requests from being decided well. Lost telemetry is reported but does
         not take us out of service: `fallback_action` is the answer to that."""
-        return ("draining",) if self._draining else ()
+        return self._unready
 
     def _status(self) -> dict[str, Any]:
         now = self._clock.now()
