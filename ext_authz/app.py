@@ -62,6 +62,7 @@ class App:
         self._host = GrpcHost(settings.server, wire, checks.check, sink)
         self._collector = Collector(
             build_sources(settings.telemetry, settings.admission.pools),
+            placements(settings),
             self._clock,
             self._on_sample,
             self._on_failure,
@@ -126,8 +127,8 @@ class App:
     def _on_sample(self, _: float, sample: EndpointSample) -> None:
         self._gate.observe(sample)
 
-    def _on_failure(self, endpoint: str, _: TelemetryError) -> None:
-        self._metrics.count("telemetry_reads", endpoint, "failure")
+    def _on_failure(self, source: str, error: TelemetryError) -> None:
+        log.debug("%s: %s", source, error)
 
     # -- configuration --------------------------------------------------------------------
 
@@ -143,7 +144,7 @@ class App:
             log.warning("changes under `server` take effect at the next start")
         if _scraped(before) != _scraped(after):
             sources = build_sources(after.telemetry, after.admission.pools)
-            self._background(self._collector.reconfigure(sources))
+            self._background(self._collector.reconfigure(sources, placements(after)))
 
     def _on_config_error(self, error: ConfigError | OSError) -> None:
         self._metrics.count("config_reloads", "refused")
@@ -198,15 +199,21 @@ class App:
             "config_age_seconds",
             lambda: [((), clock.now() - (self._watcher.loaded_at_s or clock.now()))],
         )
-        metrics.read_with("telemetry_reads", self._telemetry_reads)
+        metrics.read_with("telemetry_reports", self._telemetry_reports)
 
-    def _telemetry_reads(self) -> Iterator[tuple[Labels, float]]:
+    def _telemetry_reports(self) -> Iterator[tuple[Labels, float]]:
         for result, counts in (
             ("success", self._collector.successes),
             ("failure", self._collector.failures),
         ):
-            for endpoint, number in counts.items():
-                yield (endpoint, result), float(number)
+            for source, number in counts.items():
+                yield (source, result), float(number)
+
+
+def placements(settings: Settings) -> dict[str, str | None]:
+    """Every endpoint with the device it was configured to be on, if it was."""
+    endpoints = [e for pool in settings.admission.pools.values() for e in pool.endpoints]
+    return {e.address: None if e.device == e.address else e.device for e in endpoints}
 
 
 def _scraped(settings: Settings) -> tuple[object, ...]:

@@ -49,7 +49,7 @@ TABLE: tuple[Row, ...] = (
         "Settled requests that Envoy sent to another endpoint than the one charged"),
     Row("config_reloads", "counter", ("result",), "Configuration changes seen: loaded, refused"),
     Row("reservations_expired", "counter", (), "Reservations ended by their lease"),
-    Row("telemetry_reads", "counter", ("endpoint", "result"), "Scrapes: success, failure"),
+    Row("telemetry_reports", "counter", ("source", "result"), "By source: success, failure"),
     Row("in_flight", "gauge", ("pool", "endpoint"), "Own unsettled reservations"),
     Row("foreign_load", "gauge", ("pool", "endpoint"), "Requests in the engine from elsewhere"),
     Row("slots", "gauge", ("pool", "endpoint"), "Configured concurrency"),

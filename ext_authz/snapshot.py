@@ -20,6 +20,14 @@ class Freshness(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Who gave a number, and when it was measured (monotonic seconds)."""
+
+    source: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSample:
     """Gauges of one served model on one endpoint, all engines of the endpoint together."""
 
@@ -37,7 +45,9 @@ class EndpointSample:
     `kv_usage_ratio` is 0..1 (the fullest engine); `kv_capacity_tokens` is the sum over engines;
     `mean_execution_s` is time in the engine without its queue, over the requests that finished
     since the sample before, `None` when none did. `source` is who said so; `device` the UUID of
-    the card it runs on, where the source knows it.
+    the card it runs on, where the source knows it. After merging, `origins` tells of each known
+    number who gave it, `at_s` is the date of the load (of the newest number, where nobody tells
+    a load), and `thermal_factor` is by how much throttled clocks lengthen execution.
     """
 
     endpoint: str
@@ -50,6 +60,8 @@ class EndpointSample:
     by_model: Mapping[str, ModelSample] = field(default_factory=lambda: MappingProxyType({}))
     source: str = ""
     device: str | None = None
+    thermal_factor: float = 1.0
+    origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def load(self) -> float | None:
@@ -105,9 +117,13 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The latest sample of every endpoint that ever gave one. Immutable: swapped, not changed."""
+    """The latest of every endpoint and device that was ever heard of, merged over sources.
+
+    Immutable: swapped, not changed.
+    """
 
     samples: Mapping[str, EndpointSample] = field(default_factory=lambda: MappingProxyType({}))
+    devices: Mapping[str, DeviceSample] = field(default_factory=lambda: MappingProxyType({}))
 
     def freshness(self, endpoint: str, now: float, stale_after_s: float) -> Freshness:
         """Whether `endpoint`'s last sample is young enough to act on at `now`."""
@@ -115,7 +131,3 @@ class Snapshot:
         if sample is None:
             return Freshness.NEVER
         return Freshness.FRESH if now - sample.at_s <= stale_after_s else Freshness.STALE
-
-    def with_sample(self, sample: EndpointSample) -> Snapshot:
-        """A new snapshot in which `sample` is the latest of its endpoint."""
-        return Snapshot(MappingProxyType({**self.samples, sample.endpoint: sample}))

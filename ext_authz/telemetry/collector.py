@@ -1,7 +1,8 @@
-"""Keeps the latest sample of every endpoint, one supervised task for each.
+"""Runs every source under supervision and keeps the merged snapshot.
 
-Endpoints share nothing but the loop: a slow or failing one neither delays nor discards what the
+Sources share nothing but the loop: a slow or failing one neither delays nor discards what the
 others say. Polls are spread over the interval, so that a large fleet does not come all at once.
+A source that speaks by itself is started again when it ends, after a growing pause.
 """
 
 from __future__ import annotations
@@ -10,28 +11,32 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import partial
 
 from ext_authz.clock import Clock
 from ext_authz.errors import TelemetryError
-from ext_authz.snapshot import EndpointSample, Snapshot
-from ext_authz.telemetry.source import Source
+from ext_authz.snapshot import EndpointSample, Report, Snapshot
+from ext_authz.telemetry.merge import Merger
+from ext_authz.telemetry.source import PollSource, Source, StreamSource
 
 log = logging.getLogger(__name__)
 
 MAX_BACKOFF_INTERVALS = 8
 MAX_BACKOFF_S = 5.0
-"""A failing endpoint is asked less often, but at least this often (or once an interval)."""
+"""A failing source is asked less often, but at least this often (or once an interval)."""
 
 FIRST_POLLS_WITHIN_S = 1.0
-"""After a start every endpoint is asked within this time, however long the interval is."""
+"""After a start every source is asked within this time, however long the interval is."""
+
+STREAM_PAUSE_S = 0.2
+"""Before a stream that ended is started again; doubled each time it says nothing."""
 
 
 @dataclass(slots=True)
 class _Watch:
-    """What is remembered of one endpoint while it is polled. `origin_s` anchors its phase."""
+    """What is remembered of one source while it runs. `origin_s` anchors its phase."""
 
     source: Source
     origin_s: float
@@ -43,29 +48,32 @@ class _Watch:
 
 
 class Collector:
-    """Polls sources and swaps an immutable `snapshot` with each sample.
+    """Runs sources and swaps an immutable `snapshot` with each report.
 
-    `on_sample` gets the time at which a sample arrived (monotonic seconds) and the sample;
-    `on_failure` the endpoint's address and what went wrong. What they raise is logged and
-    counted in `listener_errors`, and ends nothing. `successes` and `failures` count polls by
-    endpoint, `dropped` unusable samples by reason; all only grow while their endpoint is polled.
+    `endpoints` are the configured addresses and the devices they were put on. `on_sample` gets
+    the time at which a report arrived (monotonic seconds) and each merged sample that it
+    changed; `on_failure` the source's name and what went wrong. What they raise is logged and
+    counted in `listener_errors`, and ends nothing. `successes` and `failures` count by source,
+    `dropped` unusable samples by reason; all only grow while their source runs.
     """
 
     def __init__(
         self,
         sources: Iterable[Source],
+        endpoints: Mapping[str, str | None],
         clock: Clock,
         on_sample: Callable[[float, EndpointSample], None],
         on_failure: Callable[[str, TelemetryError], None],
+        *,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._sources = _by_name(sources)
+        self._merger = Merger(endpoints)
         self._clock = clock
         self._on_sample = on_sample
         self._on_failure = on_failure
         self._sleep = sleep
         self._watches: dict[str, _Watch] = {}
-        self._snapshot = Snapshot()
         self._running = False
         self.successes: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
@@ -74,16 +82,21 @@ class Collector:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The latest sample of each endpoint, however old: each bears its own date."""
-        return self._snapshot
+        """What is known of each endpoint and device, however old: each number bears its date."""
+        return self._merger.snapshot
+
+    @property
+    def strangers(self) -> int:
+        """Samples of endpoints that are not configured."""
+        return self._merger.strangers
 
     @property
     def missing(self) -> dict[str, frozenset[str]]:
-        """Signals each endpoint should show and does not; endpoints without such are left out."""
+        """Signals each source should show and does not; sources without such are left out."""
         return {name: watch.missing for name, watch in self._watches.items() if watch.missing}
 
     def start(self) -> None:
-        """Begin to poll, in the running loop. A second start does nothing."""
+        """Begin, in the running loop. A second start does nothing."""
         if not self._running:
             self._running = True
             self._watch_new()
@@ -95,19 +108,20 @@ class Collector:
         await _close(self._sources.values())
         self._sources = {}
 
-    async def reconfigure(self, sources: Iterable[Source]) -> None:
-        """Poll `sources` from now on; every other source is closed.
+    async def reconfigure(
+        self, sources: Iterable[Source], endpoints: Mapping[str, str | None]
+    ) -> None:
+        """Run `sources` for `endpoints` from now on; every other source is closed.
 
         Endpoints that stay keep their sample. A source object that stays is not disturbed at
-        all; the samples and counts of endpoints that go are forgotten.
+        all; the samples of endpoints that go, and the counts of sources, are forgotten.
         """
         wanted = _by_name(sources)
         gone = {name: s for name, s in self._sources.items() if wanted.get(name) is not s}
         self._sources = wanted
+        self._merger.reconfigure(endpoints)
         await self._unwatch(gone)
         await _close(gone.values())
-        kept = {name: s for name, s in self._snapshot.samples.items() if name in self._sources}
-        self._snapshot = Snapshot(MappingProxyType(kept))
         for counter in (self.successes, self.failures):
             for name in counter.keys() - self._sources.keys():
                 del counter[name]
@@ -120,12 +134,18 @@ class Collector:
             if name in self._watches:
                 continue
             share = index / len(self._sources)
-            watch = _Watch(
-                source,
-                origin_s=now + share * source.interval_s,
-                first_s=now + share * min(source.interval_s, FIRST_POLLS_WITHIN_S),
-            )
-            watch.task = asyncio.create_task(self._run(watch), name=f"telemetry {name}")
+            if isinstance(source, PollSource):
+                interval_s = source.interval_s
+                watch = _Watch(
+                    source,
+                    origin_s=now + share * interval_s,
+                    first_s=now + share * min(interval_s, FIRST_POLLS_WITHIN_S),
+                )
+                work = self._poll_on(watch, source)
+            else:
+                watch = _Watch(source, now, now)
+                work = self._listen_on(watch, source)
+            watch.task = asyncio.create_task(work, name=f"telemetry {name}")
             self._watches[name] = watch
 
     async def _unwatch(self, names: Iterable[str]) -> None:
@@ -138,61 +158,72 @@ class Collector:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, watch: _Watch) -> None:
+    async def _poll_on(self, watch: _Watch, source: PollSource) -> None:
         await self._sleep(max(0.0, watch.first_s - self._clock.now()))
         while True:
             started_s = self._clock.now()
-            await self._poll(watch, started_s)
+            await self._poll(watch, source, started_s)
             due_s = next_poll_s(
-                watch.origin_s, watch.source.interval_s, started_s, watch.failures_in_a_row
+                watch.origin_s, source.interval_s, started_s, watch.failures_in_a_row
             )
-            await self._sleep(self._pause(watch, due_s))
+            now = self._clock.now()
+            if due_s <= now:
+                # That turn has passed: the next one of the same phase.
+                due_s = next_poll_s(watch.origin_s, source.interval_s, now, 0)
+            await self._sleep(due_s - now)
 
-    def _pause(self, watch: _Watch, due_s: float) -> float:
-        """Seconds until `due_s`, or to the next turn of the same phase if that has passed."""
-        now = self._clock.now()
-        if due_s <= now:
-            due_s = next_poll_s(watch.origin_s, watch.source.interval_s, now, 0)
-        return due_s - now
-
-    async def _poll(self, watch: _Watch, now: float) -> None:
+    async def _poll(self, watch: _Watch, source: PollSource, now: float) -> None:
         try:
-            sample = await watch.source.poll(now)
+            report = await source.poll(now)
         except TelemetryError as error:
             self._failed(watch, error)
         except Exception as error:
-            # A fault of ours in one source must not end what keeps the others alive.
-            if watch.failures_in_a_row == 0:
-                log.exception("endpoint %s: fault while polling", watch.source.name)
-            self._failed(watch, TelemetryError(f"fault while polling: {type(error).__name__}"))
+            self._failed(watch, self._fault(watch, error))
         else:
-            self._succeeded(watch, sample)
+            self._succeeded(watch, report)
+
+    async def _listen_on(self, watch: _Watch, source: StreamSource) -> None:
+        while True:
+            try:
+                await source.run(lambda report: self._succeeded(watch, report))
+                self._failed(watch, TelemetryError("the stream ended"))
+            except TelemetryError as error:
+                self._failed(watch, error)
+            except Exception as error:
+                self._failed(watch, self._fault(watch, error))
+            pause_s = STREAM_PAUSE_S * 2.0 ** min(watch.failures_in_a_row - 1, 10)
+            await self._sleep(min(pause_s, MAX_BACKOFF_S))
+
+    def _fault(self, watch: _Watch, error: Exception) -> TelemetryError:
+        """A fault of ours in one source must not end what keeps the others alive."""
+        if watch.failures_in_a_row == 0:
+            log.error("%s: fault in a source", watch.source.name, exc_info=error)
+        return TelemetryError(f"fault in a source: {type(error).__name__}")
 
     def _failed(self, watch: _Watch, error: TelemetryError) -> None:
         name = watch.source.name
         self.failures[name] += 1
         watch.failures_in_a_row += 1
         if watch.failures_in_a_row == 1:
-            log.warning("endpoint %s: no telemetry: %s", name, error)
+            log.warning("%s: no telemetry: %s", name, error)
         self._tell(watch, lambda: self._on_failure(name, error))
 
-    def _succeeded(self, watch: _Watch, sample: EndpointSample) -> None:
+    def _succeeded(self, watch: _Watch, report: Report) -> None:
         name = watch.source.name
-        self._snapshot = self._snapshot.with_sample(sample)
         self.successes[name] += 1
-        self.dropped.update(watch.source.dropped)
+        self.dropped.update(report.dropped)
         if watch.failures_in_a_row:
-            log.info("endpoint %s: telemetry again, %d polls failed", name, watch.failures_in_a_row)
+            log.info("%s: telemetry again, after %d failures", name, watch.failures_in_a_row)
             watch.failures_in_a_row = 0
-        missing = watch.source.missing
-        if missing != watch.missing:
-            if missing:
-                log.warning("endpoint %s: signals not found: %s", name, ", ".join(sorted(missing)))
+        if report.missing != watch.missing:
+            if report.missing:
+                log.warning("%s: signals not found: %s", name, ", ".join(sorted(report.missing)))
             else:
-                log.info("endpoint %s: all signals found", name)
-            watch.missing = missing
+                log.info("%s: all signals found", name)
+            watch.missing = report.missing
         arrived_s = self._clock.now()
-        self._tell(watch, lambda: self._on_sample(arrived_s, sample))
+        for sample in self._merger.take(report):
+            self._tell(watch, partial(self._on_sample, arrived_s, sample))
 
     def _tell(self, watch: _Watch, call: Callable[[], None]) -> None:
         try:
@@ -200,7 +231,7 @@ class Collector:
         except Exception:
             self.listener_errors += 1
             if not watch.listener_broken:
-                log.exception("endpoint %s: a listener failed", watch.source.name)
+                log.exception("%s: a listener failed", watch.source.name)
             watch.listener_broken = True
         else:
             watch.listener_broken = False
@@ -222,11 +253,11 @@ def next_poll_s(origin_s: float, interval_s: float, started_s: float, failures: 
 
 
 def _by_name(sources: Iterable[Source]) -> dict[str, Source]:
-    """Sources by endpoint. Raises ValueError if two read the same one."""
+    """Sources by name. Raises ValueError if two have the same one."""
     named: dict[str, Source] = {}
     for source in sources:
         if named.setdefault(source.name, source) is not source:
-            raise ValueError(f"two sources for endpoint {source.name}")
+            raise ValueError(f"two sources named {source.name}")
     return named
 
 

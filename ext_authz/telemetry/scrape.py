@@ -6,13 +6,14 @@ import asyncio
 import ssl
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import aiohttp
 
 from ext_authz.errors import TelemetryError
 from ext_authz.settings import Endpoint, Pool, TelemetrySettings
-from ext_authz.snapshot import EndpointSample
+from ext_authz.snapshot import Report
 from ext_authz.telemetry.exposition import parse_page
 from ext_authz.telemetry.mappings import ENGINES, EngineMapping
 from ext_authz.telemetry.reading import Reading, mean_execution_s, read
@@ -26,11 +27,12 @@ _HEADERS = MappingProxyType(
         "User-Agent": "ext-authz",
     }
 )
+KIND = "scrape"
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
 
 class ScrapeSource:
-    """The `Source` of one endpoint's own metrics page.
+    """The source of one endpoint's own metrics page.
 
     Bounded by `timeout_s` and `max_page_bytes` (before and after unpacking). Redirects are not
     followed: where a page comes from is configuration. Certificates are verified, with `tls` or
@@ -55,28 +57,17 @@ class ScrapeSource:
 
     @property
     def name(self) -> str:
-        """See `Source.name`."""
-        return self._endpoint.address
+        """See `PollSource.name`."""
+        return f"{KIND}/{self._endpoint.address}"
 
     @property
     def interval_s(self) -> float:
-        """See `Source.interval_s`."""
+        """See `PollSource.interval_s`."""
         return self._settings.interval_s
 
-    @property
-    def missing(self) -> frozenset[str]:
-        """See `Source.missing`."""
-        return frozenset(self._before.missing) if self._before else frozenset()
-
-    @property
-    def dropped(self) -> Mapping[str, int]:
-        """See `Source.dropped`."""
-        if self._before is None:
-            return {}
-        return {str(reason): count for reason, count in self._before.dropped.items()}
-
-    async def poll(self, now: float) -> EndpointSample:
-        """See `Source.poll`. The mean execution time needs two polls and something finished."""
+    async def poll(self, now: float) -> Report:
+        """See `PollSource.poll`. The mean execution time needs two polls and something
+        finished."""
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 page, content_type = await self._fetch()
@@ -87,10 +78,15 @@ class ScrapeSource:
         reading = read(self._mapping, parse_page(page, self._wanted, content_type))
         mean_s = mean_execution_s(self._before, reading) if self._before else None
         self._before = reading
-        return reading.sample(self._endpoint.address, now, mean_s)
+        sample = replace(reading.sample(self._endpoint.address, now, mean_s), source=KIND)
+        return Report(
+            endpoints=(sample,),
+            missing=frozenset(reading.missing),
+            dropped={str(reason): count for reason, count in reading.dropped.items()},
+        )
 
     async def close(self) -> None:
-        """See `Source.close`."""
+        """See `PollSource.close`."""
         if self._session is not None:
             await self._session.close()
             self._session = None

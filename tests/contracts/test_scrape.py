@@ -19,7 +19,7 @@ from ext_authz.errors import TelemetryError
 from ext_authz.settings import Endpoint, Pool
 from ext_authz.telemetry.mappings import VLLM
 from ext_authz.telemetry.scrape import ScrapeSource, build_sources
-from tests.support.scrape_rig import SETTINGS, ScrapeRig, page, scrape_rig, serve, until
+from tests.support.scrape_rig import SETTINGS, ScrapeRig, one, page, scrape_rig, serve, until
 
 DATA = Path(__file__).parents[1] / "data" / "metrics"
 
@@ -99,11 +99,12 @@ async def test_captured_pages_over_http(scrape: ScrapeRig, path: Path, packed: b
         scrape.answer(gzip.compress(body), **{"Content-Encoding": "gzip"})
     else:
         scrape.answer(body)
-    first = await scrape.source.poll(1.0)
-    second = await scrape.source.poll(2.0)
+    first = one(await scrape.source.poll(1.0))
+    report = await scrape.source.poll(2.0)
+    second = one(report)
     assert first.kv_capacity_tokens is not None
     assert replace(second, at_s=1.0) == first
-    assert scrape.source.missing == frozenset()
+    assert report.missing == frozenset()
     assert len({request.transport for request in scrape.requests}) == 1
     assert scrape.requests[0].headers["Accept-Encoding"] == "identity"
 
@@ -148,9 +149,9 @@ async def test_the_largest_page_allowed(scrape: ScrapeRig) -> None:
     """The bound is inclusive, for plain and for unpacked bytes."""
     body = page(1).ljust(SETTINGS.max_page_bytes, b"\n")
     scrape.answer(body)
-    assert (await scrape.source.poll(1.0)).running == 1.0
+    assert one(await scrape.source.poll(1.0)).running == 1.0
     scrape.answer(gzip.compress(body), **{"Content-Encoding": "gzip"})
-    assert (await scrape.source.poll(1.0)).running == 1.0
+    assert one(await scrape.source.poll(1.0)).running == 1.0
     scrape.answer(gzip.compress(body + b"\n"), **{"Content-Encoding": "gzip"})
     with pytest.raises(TelemetryError, match="larger"):
         await scrape.source.poll(1.0)
@@ -176,7 +177,7 @@ async def test_openmetrics_over_http(scrape: ScrapeRig) -> None:
     """The media type decides, in any letter case: without its end such a page is incomplete."""
     media = {"Content-Type": "Application/OpenMetrics-Text; version=1.0.0; charset=utf-8"}
     scrape.answer(page(6) + b"# EOF\n", **media)
-    assert (await scrape.source.poll(1.0)).running == 6.0
+    assert one(await scrape.source.poll(1.0)).running == 6.0
     scrape.answer(page(6), **media)
     with pytest.raises(TelemetryError, match="EOF"):
         await scrape.source.poll(1.0)
@@ -197,7 +198,7 @@ async def test_a_page_ended_by_the_connection(ending: bytes, good: bool) -> None
     source = ScrapeSource(Endpoint(address, f"http://{address}/", 8, "gpu0"), VLLM, SETTINGS)
     try:
         if good:
-            assert (await source.poll(1.0)).running == 3.0
+            assert one(await source.poll(1.0)).running == 3.0
         else:
             with pytest.raises(TelemetryError, match="cut off"):
                 await source.poll(1.0)
@@ -220,7 +221,7 @@ async def test_certificates_are_verified(tmp_path: Path) -> None:
     trusted = ScrapeSource(endpoint, VLLM, replace(SETTINGS, timeout_s=5.0), trusting)
     with pytest.raises(TelemetryError, match="cannot connect"):
         await strict.poll(1.0)
-    assert (await trusted.poll(1.0)).running == 2.0
+    assert one(await trusted.poll(1.0)).running == 2.0
     await strict.close()
     await trusted.close()
     await runner.cleanup()
@@ -239,5 +240,5 @@ def test_build_sources() -> None:
         "c": pool("c", "abacus", "x:4"),
     }
     sources = build_sources(SETTINGS, pools)
-    assert [source.name for source in sources] == ["x:1", "x:2", "x:3"]
+    assert [source.name for source in sources] == ["scrape/x:1", "scrape/x:2", "scrape/x:3"]
     assert {source.interval_s for source in sources} == {SETTINGS.interval_s}

@@ -11,7 +11,7 @@ from ext_authz.clock import SystemClock
 from ext_authz.errors import TelemetryError
 from ext_authz.snapshot import EndpointSample, Freshness
 from ext_authz.telemetry.collector import Collector
-from tests.support.scrape_rig import FAULTS, SETTINGS, Rig, scrape_rig, until
+from tests.support.scrape_rig import FAULTS, SETTINGS, Rig, one, scrape_rig, until
 
 RIGS = {"scrape": scrape_rig}
 """Every kind of source there is, by the context manager that gives its rig."""
@@ -27,14 +27,16 @@ async def test_fresh(rig: Rig) -> None:
     """A poll gives the gauges, dated with the time the poll was begun at, and nothing missing
     but what the endpoint does not show."""
     rig.healthy(3)
-    sample = await rig.source.poll(50.0)
-    assert (sample.endpoint, sample.at_s) == (rig.source.name, 50.0)
+    report = await rig.source.poll(50.0)
+    sample = one(report)
+    assert (sample.endpoint, sample.at_s) == (rig.address, 50.0)
+    assert sample.source == rig.source.name.partition("/")[0]
     assert (sample.running, sample.waiting, sample.kv_usage_ratio) == (3.0, 2.0, 0.25)
     assert sample.by_model["m1"].running == 3.0
     assert (sample.kv_capacity_tokens, sample.mean_execution_s) == (None, None)
-    assert "kv_capacity_tokens" in rig.source.missing
-    assert "running" not in rig.source.missing
-    assert rig.source.dropped == {}
+    assert "kv_capacity_tokens" in report.missing
+    assert "running" not in report.missing
+    assert report.dropped == {}
 
 
 async def test_mean_execution_needs_two_polls(rig: Rig) -> None:
@@ -42,7 +44,7 @@ async def test_mean_execution_needs_two_polls(rig: Rig) -> None:
     means = []
     for running in (3, 5, 5, 1, 2):
         rig.healthy(running)
-        means.append((await rig.source.poll(1.0)).mean_execution_s)
+        means.append(one(await rig.source.poll(1.0)).mean_execution_s)
     assert means == [None, 10.0, None, None, 10.0]
 
 
@@ -59,7 +61,7 @@ async def test_faults_are_telemetry_errors_and_pass(rig: Rig, fault: str) -> Non
     assert str(caught.value)
     assert "://" not in str(caught.value)
     rig.healthy(4)
-    assert (await rig.source.poll(3.0)).running == 4.0
+    assert one(await rig.source.poll(3.0)).running == 4.0
 
 
 async def test_a_source_never_seen_then_fresh_then_stale(rig: Rig) -> None:
@@ -69,11 +71,12 @@ async def test_a_source_never_seen_then_fresh_then_stale(rig: Rig) -> None:
     faults: list[str] = []
     collector = Collector(
         [rig.source],
+        {rig.address: None},
         clock,
         lambda _, sample: heard.append(sample),
         lambda name, _: faults.append(name),
     )
-    name = rig.source.name
+    name = rig.address
 
     def freshness() -> Freshness:
         return collector.snapshot.freshness(name, clock.now(), 0.3)

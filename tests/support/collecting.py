@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ext_authz.errors import TelemetryError
-from ext_authz.snapshot import EndpointSample
+from ext_authz.snapshot import EndpointSample, Report
 
 
 class VirtualTime:
@@ -61,7 +61,7 @@ class FakeSource:
         self.closed = 0
         self.cancelled = 0
 
-    async def poll(self, now: float) -> EndpointSample:
+    async def poll(self, now: float) -> Report:
         self.polled_at.append(now)
         if self.stuck is not None:
             try:
@@ -71,10 +71,16 @@ class FakeSource:
                 raise
         if self.error is not None:
             raise self.error
-        return EndpointSample(self.name, now, running=float(len(self.polled_at)))
+        sample = EndpointSample(self.name, now, running=float(len(self.polled_at)), source="fake")
+        return Report((sample,), missing=self.missing, dropped=self.dropped)
 
     async def close(self) -> None:
         self.closed += 1
+
+
+def placed(sources: Iterable[FakeSource]) -> dict[str, str | None]:
+    """The endpoints that fake sources speak of, on devices of their own."""
+    return {source.name: None for source in sources}
 
 
 class Heard:

@@ -11,9 +11,10 @@ from typing import Protocol
 from aiohttp import web
 
 from ext_authz.settings import Endpoint, TelemetrySettings
+from ext_authz.snapshot import EndpointSample, Report
 from ext_authz.telemetry.mappings import VLLM
 from ext_authz.telemetry.scrape import ScrapeSource
-from ext_authz.telemetry.source import Source
+from ext_authz.telemetry.source import PollSource
 
 SETTINGS = TelemetrySettings("endpoints", interval_s=0.05, timeout_s=0.8, max_page_bytes=200_000)
 FAULTS = (
@@ -42,10 +43,17 @@ def page(running: float) -> bytes:
     ).encode()
 
 
+def one(report: Report) -> EndpointSample:
+    """The only sample of a report."""
+    (sample,) = report.endpoints
+    return sample
+
+
 class Rig(Protocol):
     """A source together with the real thing that it reads, which can be made to fail."""
 
-    source: Source
+    source: PollSource
+    address: str
 
     def healthy(self, running: float) -> None:
         """From now on show `running` requests, 2 waiting, a cache filled to a quarter."""
@@ -62,7 +70,7 @@ class ScrapeRig:
         self.handler: Handler = self.not_found
         self.requests: list[web.Request] = []
         self.address = f"127.0.0.1:{port}"
-        self.source: Source = ScrapeSource(self.endpoint(), VLLM, SETTINGS)
+        self.source: PollSource = ScrapeSource(self.endpoint(), VLLM, SETTINGS)
 
     def endpoint(self, scheme: str = "http") -> Endpoint:
         return Endpoint(self.address, f"{scheme}://{self.address}", 8, "gpu0")

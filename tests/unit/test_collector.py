@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ext_authz.errors import TelemetryError
 from ext_authz.snapshot import Freshness
 from ext_authz.telemetry.collector import MAX_BACKOFF_S, Collector, next_poll_s
-from tests.support.collecting import FakeSource, Heard, VirtualTime
+from tests.support.collecting import FakeSource, Heard, VirtualTime, placed
 
 
 @pytest.fixture
@@ -27,7 +27,9 @@ def heard() -> Heard:
 @pytest.fixture
 def collect(clock: VirtualTime, heard: Heard) -> Callable[..., Collector]:
     def make(*sources: FakeSource) -> Collector:
-        return Collector(sources, clock, heard.sample, heard.failure, clock.sleep)
+        return Collector(
+            sources, placed(sources), clock, heard.sample, heard.failure, sleep=clock.sleep
+        )
 
     return make
 
@@ -122,8 +124,8 @@ async def test_a_failing_endpoint_leaves_the_others_alone(
     assert bad.polled_at[-1] - bad.polled_at[-2] == pytest.approx(0.5)
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
-        "endpoint bad: no telemetry: HTTP status 500",
-        f"endpoint bad: telemetry again, {len(heard.failures)} polls failed",
+        "bad: no telemetry: HTTP status 500",
+        f"bad: telemetry again, after {len(heard.failures)} failures",
     ]
     await collector.stop()
 
@@ -194,7 +196,7 @@ async def test_a_broken_listener_ends_nothing(
         raise RuntimeError("listener")
 
     source = FakeSource("a", clock)
-    collector = Collector([source], clock, broken, broken, clock.sleep)
+    collector = Collector([source], placed([source]), clock, broken, broken, sleep=clock.sleep)
     collector.start()
     await clock.advance(2.5)
     source.error = TelemetryError("down")
@@ -224,9 +226,9 @@ async def test_missing_signals_are_told_once_per_change(
     source.dropped = {}
     await clock.advance(2)
     assert [record.getMessage() for record in caplog.records] == [
-        "endpoint a: signals not found: kv_usage_ratio, waiting",
-        "endpoint a: signals not found: waiting",
-        "endpoint a: all signals found",
+        "a: signals not found: kv_usage_ratio, waiting",
+        "a: signals not found: waiting",
+        "a: all signals found",
     ]
     assert collector.dropped == {"nan": 8, "infinite": 2}
     assert collector.missing == {}

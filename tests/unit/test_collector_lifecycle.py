@@ -7,7 +7,7 @@ import pytest
 
 from ext_authz.errors import TelemetryError
 from ext_authz.telemetry.collector import Collector
-from tests.support.collecting import FakeSource, Heard, VirtualTime
+from tests.support.collecting import FakeSource, Heard, VirtualTime, placed
 
 
 @pytest.fixture
@@ -23,7 +23,9 @@ def heard() -> Heard:
 @pytest.fixture
 def collect(clock: VirtualTime, heard: Heard) -> Callable[..., Collector]:
     def make(*sources: FakeSource) -> Collector:
-        return Collector(sources, clock, heard.sample, heard.failure, clock.sleep)
+        return Collector(
+            sources, placed(sources), clock, heard.sample, heard.failure, sleep=clock.sleep
+        )
 
     return make
 
@@ -60,7 +62,7 @@ async def test_reconfigure_keeps_what_stays(
     await clock.advance(0.9)
     newer, fresh = FakeSource("replaced", clock), FakeSource("fresh", clock)
     newer.error = TelemetryError("not yet")
-    await collector.reconfigure([same, newer, fresh])
+    await collector.reconfigure([same, newer, fresh], placed([same, newer, fresh]))
     assert collector.snapshot.samples.keys() == {"same", "replaced"}
     assert (same.closed, replaced.closed, gone.closed, gone.cancelled) == (0, 1, 1, 1)
     await clock.advance(1)
@@ -79,7 +81,7 @@ async def test_reconfigure_before_start_polls_nothing(
     """Only start begins to poll."""
     old, new = FakeSource("a", clock), FakeSource("b", clock)
     collector = collect(old)
-    await collector.reconfigure([new])
+    await collector.reconfigure([new], placed([new]))
     await clock.advance(2)
     assert (old.closed, new.polled_at) == (1, [])
     collector.start()

@@ -1,0 +1,151 @@
+"""Several sources, one truth: for each number the freshest that anybody gave.
+
+PURE. The last sample of every (endpoint, source) is kept, and each field is taken from the one
+measured last, with its origin. What is merely assumed (source `static`) counts only where nobody
+measured. Devices are merged the same way, and what they tell of clocks becomes a factor on the
+execution time of the endpoints that run on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from ext_authz.snapshot import DeviceSample, EndpointSample, Origin, Report, Snapshot
+
+# Reported of throttled H100s: execution up to 40 % longer.
+MOST_THERMAL_FACTOR = 1.4
+ASSUMED = "static"
+# Reports may name devices that no endpoint uses; a host has tens of cards and slices.
+MOST_DEVICES = 4096
+
+_MEASURED = tuple(
+    f.name
+    for f in fields(EndpointSample)
+    if f.name not in {"endpoint", "at_s", "source", "origins", "thermal_factor", "by_model"}
+)
+_OF_DEVICE = tuple(
+    f.name for f in fields(DeviceSample) if f.name not in {"device", "at_s", "source", "lost"}
+)
+_LOAD = ("running", "waiting")
+
+Dated = TypeVar("Dated", EndpointSample, DeviceSample)
+
+
+class Merger:
+    """Keeps what each source said last, and the snapshot made of it.
+
+    `endpoints` are the configured addresses with the device a configuration put them on, if it
+    did; what is said of others is dropped and counted in `strangers`.
+    """
+
+    def __init__(self, endpoints: Mapping[str, str | None]) -> None:
+        self.snapshot = Snapshot()
+        self.strangers = 0
+        self._configured: Mapping[str, str | None] = {}
+        self._said: dict[str, dict[str, EndpointSample]] = {}
+        self._devices: dict[str, dict[str, DeviceSample]] = {}
+        self.reconfigure(endpoints)
+
+    def reconfigure(self, endpoints: Mapping[str, str | None]) -> None:
+        """Keep what is known of endpoints that stay, forget the others."""
+        self._configured = endpoints
+        self._said = {name: said for name, said in self._said.items() if name in endpoints}
+        samples = {n: s for n, s in self.snapshot.samples.items() if n in endpoints}
+        self.snapshot = replace(self.snapshot, samples=MappingProxyType(samples))
+
+    def take(self, report: Report) -> tuple[EndpointSample, ...]:
+        """Take in a report; the merged samples of the endpoints it changed."""
+        touched: dict[str, None] = {}
+        for device in report.devices:
+            if self._take_device(device):
+                touched.update(dict.fromkeys(self._on(device.device)))
+        for sample in report.endpoints:
+            if sample.endpoint not in self._configured:
+                self.strangers += 1
+                continue
+            said = self._said.setdefault(sample.endpoint, {})
+            before = said.get(sample.source)
+            if before is None or sample.at_s >= before.at_s:
+                said[sample.source] = sample
+                touched[sample.endpoint] = None
+        merged = {name: self._merge(name) for name in touched if self._said.get(name)}
+        if merged:
+            samples = MappingProxyType({**self.snapshot.samples, **merged})
+            self.snapshot = replace(self.snapshot, samples=samples)
+        return tuple(merged.values())
+
+    def _take_device(self, sample: DeviceSample) -> bool:
+        if sample.device not in self._devices and len(self._devices) >= MOST_DEVICES:
+            self.strangers += 1
+            return False
+        said = self._devices.setdefault(sample.device, {})
+        before = said.get(sample.source)
+        if before is not None and sample.at_s < before.at_s:
+            return False
+        said[sample.source] = sample
+        newest = _newest_first(said.values())
+        values = {name: _pick(newest, name)[0] for name in _OF_DEVICE}
+        merged = replace(newest[0], **values)
+        devices = MappingProxyType({**self.snapshot.devices, sample.device: merged})
+        self.snapshot = replace(self.snapshot, devices=devices)
+        return True
+
+    def _on(self, device: str) -> list[str]:
+        """Endpoints that run on `device`, as configured or as a source said."""
+        return [
+            name
+            for name, configured in self._configured.items()
+            if configured == device
+            or any(sample.device == device for sample in self._said.get(name, {}).values())
+        ]
+
+    def _merge(self, name: str) -> EndpointSample:
+        newest = _newest_first(self._said[name].values())
+        values: dict[str, Any] = {}
+        origins: dict[str, Origin] = {}
+        for signal in _MEASURED:
+            value, sample = _pick(newest, signal)
+            if sample is not None:
+                values[signal] = value
+                origins[signal] = Origin(sample.source, sample.at_s)
+        values["device"] = self._configured[name] or values.get("device")
+        loads = [origins[signal] for signal in _LOAD if signal in origins]
+        teller = max(loads, key=lambda origin: origin.at_s, default=None)
+        by_model = self._said[name][teller.source].by_model if teller else newest[0].by_model
+        device = self.snapshot.devices.get(values["device"] or "")
+        return EndpointSample(
+            name,
+            at_s=teller.at_s if teller else newest[0].at_s,
+            source=teller.source if teller else newest[0].source,
+            by_model=by_model,
+            origins=MappingProxyType(origins),
+            thermal_factor=thermal_factor(device) if device else 1.0,
+            **values,
+        )
+
+
+def thermal_factor(device: DeviceSample) -> float:
+    """By how much execution takes longer because the driver holds the clocks down, 1 to 1.4.
+
+    A low clock alone says nothing (an idle card rests); only with a thermal or hardware reason
+    is the ratio of the clocks taken for the ratio of the speeds.
+    """
+    if not device.throttled or not device.sm_clock_mhz or not device.sm_clock_max_mhz:
+        return 1.0
+    return min(MOST_THERMAL_FACTOR, max(1.0, device.sm_clock_max_mhz / device.sm_clock_mhz))
+
+
+def _newest_first(samples: Iterable[Dated]) -> list[Dated]:
+    """Measured before assumed, then by date; of one date by name, so that none flickers."""
+    return sorted(samples, key=lambda s: (s.source == ASSUMED, -s.at_s, s.source))
+
+
+def _pick(newest: list[Dated], name: str) -> tuple[Any, Dated | None]:
+    for sample in newest:
+        value = getattr(sample, name)
+        if value is not None:
+            return value, sample
+    return None, None
