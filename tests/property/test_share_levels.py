@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ext_authz.admission.shares import Flow, Shares, water_level
@@ -35,6 +35,7 @@ def slow_level(capacity: float, flows: list[tuple[float, float]]) -> float:
     return high
 
 
+@settings(deadline=None)
 @given(capacities, demands)
 def test_water_level_is_what_bisection_finds(
     capacity: float, flows: list[tuple[float, float]]
@@ -47,6 +48,7 @@ def test_water_level_is_what_bisection_finds(
         )
 
 
+@settings(deadline=None)
 @given(capacities, demands)
 def test_water_level_uses_up_what_there_is(
     capacity: float, flows: list[tuple[float, float]]
@@ -59,6 +61,7 @@ def test_water_level_uses_up_what_there_is(
         assert total == pytest.approx(capacity, rel=1e-9)
 
 
+@settings(deadline=None)
 @given(capacities, demands)
 def test_water_level_does_not_depend_on_order(
     capacity: float, flows: list[tuple[float, float]]
@@ -68,6 +71,7 @@ def test_water_level_does_not_depend_on_order(
     assert water_level(capacity, turned) == pytest.approx(water_level(capacity, flows), rel=1e-9)
 
 
+@settings(deadline=None)
 @given(st.lists(capacities, min_size=2, max_size=6), demands)
 def test_more_capacity_never_lowers_the_level(
     some: list[float], flows: list[tuple[float, float]]
@@ -87,6 +91,7 @@ events = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(events)
 def test_the_books_of_flows_always_agree(script: list[tuple[str, int, float]]) -> None:
     """After any history: sums equal their parts, nothing is negative, a flow without anything in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ext_authz.admission.buckets import TokenBucket
@@ -76,6 +76,7 @@ def test_time_running_backwards_creates_nothing() -> None:
     assert bucket.level(0.0) < 1.01
 
 
+@settings(deadline=None)
 @given(st.floats(0.1, 50.0), st.floats(1.0, 50.0), steps)
 def test_never_more_than_rate_and_burst_give(
     rate: float, burst: float, script: list[tuple[float, float, bool]]
@@ -96,6 +97,7 @@ def test_never_more_than_rate_and_burst_give(
     assert taken <= burst + rate * latest + 1e-6
 
 
+@settings(deadline=None)
 @given(st.floats(0.001, 1000.0), st.floats(1.0, 1000.0), st.floats(0.0, 5000.0))
 def test_nobody_waits_longer_than_a_full_refill(rate: float, burst: float, cost: float) -> None:
     """The wait is never negative and never more than the time an empty bucket takes to fill."""

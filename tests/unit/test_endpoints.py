@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ext_authz.admission.endpoints import EndpointState
@@ -130,6 +130,7 @@ def test_fits_says_no_only_if_it_is_known() -> None:
     assert not endpoint.fits(1001)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["in", "out", "see"]), st.floats(0.0, 50.0), st.floats(0.0, 2.0)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ext_authz.serving.identity import Identified, Identity
@@ -75,6 +75,7 @@ def test_a_header_that_is_not_configured_is_not_read() -> None:
     assert Identity(KEYS, ("authorization",)).of({"x-api-key": "k-alpha"}) == Identified(None)
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=())))
 def test_odd_characters_are_unknown_and_raise_nothing(key: str) -> None:
     """Any text, lone surrogates and undecodable bytes included, is looked up without a fault."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ext_authz.estimation.latency import ENGINE_WORD_S, MEMORY_S, ExecutionMean, wait_s
@@ -20,6 +20,7 @@ def test_wait(in_flight: float, expected: float) -> None:
     assert wait_s(in_flight, 8, 0.4) == pytest.approx(expected)
 
 
+@settings(deadline=None)
 @given(st.floats(0.0, 1e4), st.floats(0.0, 1e4), st.integers(1, 1000), st.floats(0.001, 100.0))
 def test_wait_grows_with_load(one: float, other: float, slots: int, execution_s: float) -> None:
     """More in flight never means less waiting, and nobody waits a negative time."""
@@ -76,6 +77,7 @@ def test_what_is_no_duration_is_ignored(odd: float) -> None:
     assert mean.value_s == 0.2
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0.0, 100.0), st.floats(-10.0, 10.0)), min_size=1, max_size=50))
 def test_the_mean_stays_among_what_was_seen(script: list[tuple[float, float]]) -> None:
     """Whatever the times, running backwards too, the mean lies between least and most."""

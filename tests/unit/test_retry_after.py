@@ -6,7 +6,7 @@ import math
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ext_authz.admission.buckets import TokenBucket
@@ -43,6 +43,7 @@ def test_the_header_is_a_whole_second_within_bounds(wait_s: float, header: int) 
     assert retry_after_header(retry.after_s, CAP_S) == header
 
 
+@settings(deadline=None)
 @given(st.floats(), st.floats(0.0, 1e9), st.floats(1e-6, 1e9), st.integers(0, 1000))
 def test_a_hint_lies_between_the_wait_and_the_cap(
     wait_s: float, herd: float, drain_per_s: float, seed: int
