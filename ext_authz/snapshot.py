@@ -48,6 +48,10 @@ class EndpointSample:
     the card it runs on, where the source knows it. After merging, `origins` tells of each known
     number who gave it, `at_s` is the date of the load (of the newest number, where nobody tells
     a load), and `thermal_factor` is by how much throttled clocks lengthen execution.
+
+    `mean_wait_s` is time in the engine's own queue and `mean_batch` requests in one batch, over
+    what finished since the sample before; the rates are over the same time, and unknown where a
+    restart lies in it. `slots` is how many requests the engine says it runs at once.
     """
 
     endpoint: str
@@ -60,6 +64,13 @@ class EndpointSample:
     by_model: Mapping[str, ModelSample] = field(default_factory=lambda: MappingProxyType({}))
     source: str = ""
     device: str | None = None
+    mean_wait_s: float | None = None
+    mean_batch: float | None = None
+    slots: float | None = None
+    prompt_tokens_per_s: float | None = None
+    generation_tokens_per_s: float | None = None
+    requests_per_s: float | None = None
+    rejections_per_s: float | None = None
     thermal_factor: float = 1.0
     origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}))
 
