@@ -20,6 +20,7 @@ from ext_authz.errors import TelemetryError
 from ext_authz.snapshot import EndpointSample, Report, Snapshot
 from ext_authz.telemetry.merge import Merger
 from ext_authz.telemetry.source import PollSource, Source, StreamSource
+from ext_authz.telemetry.window import Trends
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class Collector:
         self.failures: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
         self.listener_errors = 0
+        self.trends = Trends()
 
     @property
     def snapshot(self) -> Snapshot:
@@ -120,6 +122,7 @@ class Collector:
         gone = {name: s for name, s in self._sources.items() if wanted.get(name) is not s}
         self._sources = wanted
         self._merger.reconfigure(endpoints)
+        self.trends.keep(endpoints)
         await self._unwatch(gone)
         await _close(gone.values())
         for counter in (self.successes, self.failures):
@@ -223,6 +226,7 @@ class Collector:
             watch.missing = report.missing
         arrived_s = self._clock.now()
         for sample in self._merger.take(report):
+            self.trends.take(sample)
             self._tell(watch, partial(self._on_sample, arrived_s, sample))
 
     def _tell(self, watch: _Watch, call: Callable[[], None]) -> None:
