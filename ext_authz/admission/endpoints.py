@@ -19,13 +19,20 @@ SMOOTHING_S = 0.5
 
 
 class EndpointState:
-    """One endpoint's live numbers. Only the controller changes them."""
+    """One endpoint's live numbers. Only the controller changes them.
 
+    `own` are our unsettled requests, `foreign` those in the engine that we did not admit (or have
+    already settled), `load` both together.
+    """
+
+    # Attributes, not properties: each is read several times a decision and for every endpoint.
     __slots__ = (
         "_foreign",
         "_peak_before",
         "_peak_since",
         "execution",
+        "foreign",
+        "load",
         "own",
         "own_tokens",
         "sample",
@@ -38,30 +45,25 @@ class EndpointState:
         self.own_tokens = 0
         self.sample: EndpointSample | None = None
         self.execution = ExecutionMean()
+        self.foreign = 0.0
+        self.load = 0.0
         self._foreign: float | None = None
         self._peak_since = 0
         self._peak_before = 0
-
-    @property
-    def foreign(self) -> float:
-        """Requests in the engine that we did not admit (or have already settled)."""
-        return max(0.0, self._foreign or 0.0)
-
-    @property
-    def load(self) -> float:
-        """Requests in flight as far as anybody knows."""
-        return self.own + self.foreign
 
     def reserve(self, tokens: int) -> None:
         """Count one admitted request."""
         self.own += 1
         self.own_tokens += tokens
-        self._peak_since = max(self._peak_since, self.own)
+        self.load = self.own + self.foreign
+        if self.own > self._peak_since:
+            self._peak_since = self.own
 
     def release(self, tokens: int) -> None:
         """Uncount one."""
         self.own -= 1
         self.own_tokens -= tokens
+        self.load = self.own + self.foreign
 
     def observe(self, sample: EndpointSample) -> None:
         """Take in a newer sample; an older one is ignored."""
@@ -80,6 +82,8 @@ class EndpointState:
             else:
                 keep = exp(-(sample.at_s - before.at_s) / SMOOTHING_S)
                 self._foreign = keep * self._foreign + (1.0 - keep) * seen
+            self.foreign = max(0.0, self._foreign)
+            self.load = self.own + self.foreign
         self._peak_before, self._peak_since = self._peak_since, self.own
 
     def kv_ratio_with(self, tokens: int) -> float | None:

@@ -19,6 +19,7 @@ from ext_authz.serving.answers import (
     varying_headers,
 )
 from ext_authz.serving.entries import AccessLogEntry, read_entry
+from ext_authz.serving.metadata import MetadataWriter
 from ext_authz.serving.wire import Wire
 
 _PSEUDO_HEADERS = (":authority", ":method", ":path", ":scheme", ":protocol")
@@ -55,6 +56,7 @@ class Codec:
         self._retry_cap_s = retry_cap_s
         self._allowed: dict[_AllowKey, bytes] = {}
         self._refused: dict[tuple[Reason, Api], bytes] = {}
+        self._metadata = MetadataWriter()
         self._log_reply = wire.access_logs_reply().SerializeToString()
         self.unidentified_entries = 0
 
@@ -83,7 +85,8 @@ class Codec:
         """
         if decision.verdict is Verdict.REJECT:
             return self._refusal(decision, api)
-        return self._permission(decision, call) + self._metadata(decision)
+        # Protobuf joins messages whose bytes are joined.
+        return self._permission(decision, call) + self._metadata.write(decision)
 
     def decode_access_log(self, data: bytes) -> tuple[AccessLogEntry, ...]:
         """The HTTP entries of one StreamAccessLogsMessage that belong to a decision.
@@ -142,21 +145,6 @@ class Codec:
             told = ((_ADMISSION, ours[_ADMISSION]), (_REASON, ours[_REASON]))
             _add_headers(ok.response_headers_to_add, told)
         return bytes(response.SerializeToString())
-
-    def _metadata(self, decision: Decision) -> bytes:
-        """The dynamic metadata alone. Protobuf joins messages whose bytes are joined."""
-        response = self._check_response()
-        fields = response.dynamic_metadata.fields
-        if decision.reservation_id is not None:
-            fields["decision_id"].string_value = decision.reservation_id
-        if decision.tenant is not None:
-            fields["tenant"].string_value = decision.tenant
-        if decision.pool is not None:
-            fields["pool"].string_value = decision.pool
-        if decision.estimate is not None:
-            fields["prompt_tokens"].number_value = decision.estimate.prompt_tokens
-            fields["output_tokens"].number_value = decision.estimate.output_tokens
-        return bytes(response.SerializeToString(deterministic=True))
 
     def _refusal(self, decision: Decision, api: Api) -> bytes:
         key = (decision.reason, api)

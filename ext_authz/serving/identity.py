@@ -6,7 +6,7 @@ Keys are compared by SHA-256 digest, one dict look-up, and never kept or logged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 
 from ext_authz.model import value
@@ -21,6 +21,9 @@ class Identified:
     conflict: bool = False
 
 
+NOBODY = Identified(None)
+
+
 class Identity:
     """Looks keys up in the configured headers, in their configured order."""
 
@@ -30,22 +33,28 @@ class Identity:
 
     def of(self, headers: Mapping[str, str]) -> Identified:
         """The tenant of a request with these (lower-case) headers."""
-        found = list(self._presented(headers))
-        if not found:
-            return Identified(None)
-        # "surrogatepass" encodes whatever a str can hold, so no header can raise here; what is
-        # not Unicode gets bytes that no key has.
-        tenant = self._keys.get(sha256(found[0].encode("utf-8", "surrogatepass")).digest())
-        return Identified(tenant, conflict=any(key != found[0] for key in found[1:]))
-
-    def _presented(self, headers: Mapping[str, str]) -> Iterator[str]:
+        first: str | None = None
+        conflict = False
         for name in self._headers:
-            value = headers.get(name)
-            if value is None:
+            sent = headers.get(name)
+            key = None if sent is None else _key(name, sent)
+            if key is None:
                 continue
-            if name == "authorization":
-                scheme, _, value = value.strip().partition(" ")
-                if scheme.lower() != "bearer":
-                    continue
-            if key := value.strip():
-                yield key
+            if first is None:
+                first = key
+            elif key != first:
+                conflict = True
+        if first is None:
+            return NOBODY
+        # "surrogatepass" encodes whatever a str can hold, so no header can raise here.
+        tenant = self._keys.get(sha256(first.encode("utf-8", "surrogatepass")).digest())
+        return Identified(tenant, conflict)
+
+
+def _key(name: str, sent: str) -> str | None:
+    """The key in a header's value; None if there is none."""
+    if name == "authorization":
+        scheme, _, sent = sent.strip().partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+    return sent.strip() or None
