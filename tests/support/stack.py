@@ -221,7 +221,10 @@ async def running_stack(
     before, by the caller."""
     async with AsyncExitStack() as exits:
         connector = aiohttp.TCPConnector(limit=0)
-        client = await exits.enter_async_context(aiohttp.ClientSession(connector=connector))
+        timeout = aiohttp.ClientTimeout(total=30)
+        client = await exits.enter_async_context(
+            aiohttp.ClientSession(connector=connector, timeout=timeout)
+        )
         stack = Stack(tmp_path, config, client, exits, log_level)
         stack.write_config()
         await stack.start_gate()
