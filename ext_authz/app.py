@@ -30,6 +30,7 @@ from ext_authz.serving.wire import compile_messages
 from ext_authz.settings import Settings
 from ext_authz.snapshot import EndpointSample, Freshness
 from ext_authz.telemetry.collector import Collector
+from ext_authz.telemetry.describe import SourceState, describe
 from ext_authz.telemetry.scrape import build_sources
 from ext_authz.web.admin import AdminServer, Inside
 
@@ -73,7 +74,7 @@ class App:
                 self._metrics,
                 self._gate.journal,
                 self._clock,
-                lambda: self._collector.snapshot,
+                self._telemetry,
                 self._not_ready,
                 self._status,
             )
@@ -156,6 +157,21 @@ class App:
         """What keeps new requests from being decided well. Lost telemetry is reported but does
         not take us out of service: `fallback_action` is the answer to that."""
         return self._unready
+
+    def _telemetry(self) -> dict[str, Any]:
+        now, collector = self._clock.now(), self._collector
+        names = collector.successes.keys() | collector.failures.keys()
+        sources = {
+            name: SourceState(
+                reports=collector.successes[name],
+                failures=collector.failures[name],
+                missing=tuple(sorted(collector.missing.get(name, ()))),
+            )
+            for name in sorted(names)
+        }
+        snapshot = collector.snapshot
+        trends = {name: collector.trends.of(name, now) for name in snapshot.samples}
+        return describe(snapshot, self._gate.settings.admission.pools, sources, trends, now)
 
     def _status(self) -> dict[str, Any]:
         now = self._clock.now()

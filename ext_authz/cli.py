@@ -1,4 +1,4 @@
-"""The command line: serve, check, render, hash-key, explain.
+"""The command line: serve, check, render, hash-key, explain, telemetry.
 
 Exit codes: 0 done, 1 the answer is no (a refused configuration, nothing found), 2 wrong usage,
 3 a fault of ours or of the machine.
@@ -14,10 +14,12 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ext_authz.errors import ConfigError, ExtAuthzError
+
+ADMIN = "127.0.0.1:9002"
 
 EXAMPLES = """\
 examples:
@@ -26,6 +28,7 @@ examples:
   ext-authz render envoy --config gate.yaml    a complete Envoy configuration
   ext-authz serve --config gate.yaml           the server
   ext-authz explain REQUEST-ID                 why a request was answered as it was
+  ext-authz telemetry --once --json            every number with its age and source
 """
 
 
@@ -78,8 +81,16 @@ def _parser() -> argparse.ArgumentParser:
 
     explain = commands.add_parser("explain", help="why a recent request was answered as it was")
     explain.add_argument("request_id", metavar="REQUEST-ID", help="x-request-id of the request")
-    explain.add_argument("--admin", default="127.0.0.1:9002", metavar="HOST:PORT")
+    explain.add_argument("--admin", default=ADMIN, metavar="HOST:PORT")
     explain.set_defaults(run=_explain)
+
+    telemetry = commands.add_parser(
+        "telemetry", help="what a running gate knows of pools, endpoints and devices"
+    )
+    telemetry.add_argument("--once", action="store_true", help="print once instead of watching")
+    telemetry.add_argument("--json", action="store_true", help="as JSON, for scripts")
+    telemetry.add_argument("--admin", default=ADMIN, metavar="HOST:PORT")
+    telemetry.set_defaults(run=_telemetry)
     return parser
 
 
@@ -122,17 +133,34 @@ def _hash_key(_: argparse.Namespace) -> int:
 
 def _explain(arguments: argparse.Namespace) -> int:
     name = urllib.parse.quote(arguments.request_id, safe="")
-    url = f"http://{arguments.admin}/debug/explain/{name}"
-    try:
+
+    def ask() -> None:
+        url = f"http://{arguments.admin}/debug/explain/{name}"
         with urllib.request.urlopen(url, timeout=5) as answer:
             sys.stdout.write(answer.read().decode())
+
+    return _asking(arguments.admin, ask)
+
+
+def _telemetry(arguments: argparse.Namespace) -> int:
+    from ext_authz.web.telemetry_table import show
+
+    return _asking(arguments.admin, lambda: show(arguments.admin, arguments.once, arguments.json))
+
+
+def _asking(admin: str, ask: Callable[[], None]) -> int:
+    """Ask a running gate's admin server; the exit code, with a message if it is not 0."""
+    try:
+        ask()
+    except KeyboardInterrupt:
+        return 0
     except urllib.error.HTTPError as error:
         sys.stderr.write(error.read().decode())
         return 1
-    except urllib.error.URLError as error:
-        print(f"ext-authz: no answer from {arguments.admin}: {error}", file=sys.stderr)
+    except (urllib.error.URLError, TimeoutError) as error:
+        print(f"ext-authz: no answer from {admin}: {error}", file=sys.stderr)
         return 3
     except (ValueError, http.client.InvalidURL):
-        print(f"ext-authz: --admin is no HOST:PORT: {arguments.admin!r}", file=sys.stderr)
+        print(f"ext-authz: --admin is no HOST:PORT: {admin!r}", file=sys.stderr)
         return 2
     return 0

@@ -91,6 +91,7 @@ class DeviceSample:
     identify it, an index or a pod does not. `utilization_ratio` 0..1; clocks in MHz;
     `throttled`: the driver names a thermal or hardware slowdown, the power cap under load is
     not one. `lost`: the driver can no longer reach the card, so that it can serve nothing.
+    `origins` as in `EndpointSample`, after merging.
     """
 
     device: str
@@ -110,6 +111,7 @@ class DeviceSample:
     power_limit_w: float | None = None
     throttled: bool | None = None
     lost: bool = False
+    origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,9 @@ _MEASURED = tuple(
     if f.name not in {"endpoint", "at_s", "source", "origins", "thermal_factor", "by_model"}
 )
 _OF_DEVICE = tuple(
-    f.name for f in fields(DeviceSample) if f.name not in {"device", "at_s", "source", "lost"}
+    f.name
+    for f in fields(DeviceSample)
+    if f.name not in {"device", "at_s", "source", "lost", "origins"}
 )
 _LOAD = ("running", "waiting")
 
@@ -87,8 +89,8 @@ class Merger:
             return False
         said[sample.source] = sample
         newest = _newest_first(said.values())
-        values = {name: _pick(newest, name)[0] for name in _OF_DEVICE}
-        merged = replace(newest[0], **values)
+        values, origins = _pick_all(newest, _OF_DEVICE)
+        merged = replace(newest[0], origins=origins, **values)
         devices = MappingProxyType({**self.snapshot.devices, sample.device: merged})
         self.snapshot = replace(self.snapshot, devices=devices)
         return True
@@ -104,13 +106,7 @@ class Merger:
 
     def _merge(self, name: str) -> EndpointSample:
         newest = _newest_first(self._said[name].values())
-        values: dict[str, Any] = {}
-        origins: dict[str, Origin] = {}
-        for signal in _MEASURED:
-            value, sample = _pick(newest, signal)
-            if sample is not None:
-                values[signal] = value
-                origins[signal] = Origin(sample.source, sample.at_s)
+        values, origins = _pick_all(newest, _MEASURED)
         values["device"] = self._configured[name] or values.get("device")
         loads = [origins[signal] for signal in _LOAD if signal in origins]
         teller = max(loads, key=lambda origin: origin.at_s, default=None)
@@ -121,7 +117,7 @@ class Merger:
             at_s=teller.at_s if teller else newest[0].at_s,
             source=teller.source if teller else newest[0].source,
             by_model=by_model,
-            origins=MappingProxyType(origins),
+            origins=origins,
             thermal_factor=thermal_factor(device) if device else 1.0,
             **values,
         )
@@ -143,9 +139,17 @@ def _newest_first(samples: Iterable[Dated]) -> list[Dated]:
     return sorted(samples, key=lambda s: (s.source == ASSUMED, -s.at_s, s.source))
 
 
-def _pick(newest: list[Dated], name: str) -> tuple[Any, Dated | None]:
-    for sample in newest:
-        value = getattr(sample, name)
-        if value is not None:
-            return value, sample
-    return None, None
+def _pick_all(
+    newest: list[Dated], names: Iterable[str]
+) -> tuple[dict[str, Any], Mapping[str, Origin]]:
+    """Of each field the first known value, and where it comes from."""
+    values: dict[str, Any] = dict.fromkeys(names)
+    origins: dict[str, Origin] = {}
+    for name in values:
+        for sample in newest:
+            value = getattr(sample, name)
+            if value is not None:
+                values[name] = value
+                origins[name] = Origin(sample.source, sample.at_s)
+                break
+    return values, MappingProxyType(origins)

@@ -14,7 +14,6 @@ from prometheus_client.registry import CollectorRegistry
 from ext_authz.clock import Clock
 from ext_authz.journal import Journal, explain
 from ext_authz.metrics import Metrics
-from ext_authz.snapshot import Snapshot
 
 MOST_DECISIONS = 1000
 
@@ -22,12 +21,12 @@ MOST_DECISIONS = 1000
 @dataclass(frozen=True, slots=True)
 class Inside:
     """What the admin pages may look at. `readiness` names what is not ready, empty when all is;
-    `status` is the configuration and telemetry state as JSON-ready values."""
+    `status` and `telemetry` are JSON-ready values."""
 
     metrics: Metrics
     journal: Journal
     clock: Clock
-    snapshot: Callable[[], Snapshot]
+    telemetry: Callable[[], Mapping[str, Any]]
     readiness: Callable[[], tuple[str, ...]]
     status: Callable[[], Mapping[str, Any]]
 
@@ -85,22 +84,7 @@ class AdminServer:
         return web.json_response(dict(self._inside.status()))
 
     async def _telemetry(self, _: web.Request) -> web.Response:
-        now = self._inside.clock.now()
-        samples = self._inside.snapshot().samples
-        return web.json_response(
-            {
-                name: {
-                    "age_s": round(now - sample.at_s, 3),
-                    "running": sample.running,
-                    "waiting": sample.waiting,
-                    "kv_usage_ratio": sample.kv_usage_ratio,
-                    "kv_capacity_tokens": sample.kv_capacity_tokens,
-                    "mean_execution_s": sample.mean_execution_s,
-                    "models": {m: asdict(s) for m, s in sample.by_model.items()},
-                }
-                for name, sample in samples.items()
-            }
-        )
+        return web.json_response(dict(self._inside.telemetry()))
 
     async def _decisions(self, request: web.Request) -> web.Response:
         asked = request.query.get("count", "100")

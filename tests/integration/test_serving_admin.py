@@ -30,8 +30,12 @@ async def test_pages(tmp_path: Path) -> None:
         assert status == 200
         assert 'ext_authz_decisions_total{pool="primary"' in metrics
         telemetry = json.loads((await stack.admin("/debug/telemetry"))[1])
-        assert telemetry[up.primary.address]["running"] == 0
-        assert telemetry[up.primary.address]["age_s"] < 3
+        primary = telemetry["pools"]["primary"][up.primary.address]
+        assert primary["state"] == "fresh"
+        running = primary["signals"]["running"]
+        assert (running["value"], running["source"]) == (0, "scrape")
+        assert 0 <= running["age_s"] < 3
+        assert telemetry["sources"][f"scrape/{up.primary.address}"]["reports"] > 0
         page = await stack.status()
         assert page["pools"]["primary"]["telemetry_lost"] is False
         assert len(page["fingerprint"]) == 64
