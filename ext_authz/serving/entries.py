@@ -10,7 +10,7 @@ _METADATA_NAMESPACE = "envoy.filters.http.ext_authz"
 # envoy.data.accesslog.v3.AccessLogType
 _NOT_SET, _DOWNSTREAM_PERIODIC, _DOWNSTREAM_END = 0, 5, 6
 _CLIENT_LEFT_DETAILS = frozenset({"downstream_remote_disconnect", "http2.remote_reset"})
-_UNANSWERED_DETAILS = "ext_authz_error"
+_REFUSED_DETAILS = frozenset({"ext_authz_denied", "local_rate_limited", "request_rate_limited"})
 
 
 @value
@@ -67,14 +67,13 @@ def read_entry(entry: Any) -> AccessLogEntry | None:
 
 def _read_unanswered(entry: Any) -> AccessLogEntry | None:
     """The end of a request whose Check got no answer in time, or none that its client waited
-    for. What Envoy let pass without one has an upstream. Refused requests were answered."""
+    for: an error, a client that left, or whatever became of what the failure mode let pass.
+    Refused requests were answered, or never asked about."""
     common = entry.common_properties
-    upstream = _address(common.upstream_remote_address)
-    left = _client_left(entry)
-    unanswered = entry.response.response_code_details == _UNANSWERED_DETAILS
+    details = entry.response.response_code_details
     if common.access_log_type not in {_NOT_SET, _DOWNSTREAM_END} or common.intermediate_log_entry:
         return None
-    if not entry.request.request_id or not (unanswered or left or upstream):
+    if not entry.request.request_id or details in _REFUSED_DETAILS:
         return None
     return AccessLogEntry(
         decision_id="",
@@ -82,8 +81,8 @@ def _read_unanswered(entry: Any) -> AccessLogEntry | None:
         final=True,
         periodic=False,
         duration_s=_duration_s(common),
-        upstream=upstream,
-        client_left=left,
+        upstream=_address(common.upstream_remote_address),
+        client_left=_client_left(entry),
         upstream_reset=False,
         response_bytes=entry.response.response_body_bytes,
         request_id=entry.request.request_id,

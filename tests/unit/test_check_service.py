@@ -198,6 +198,9 @@ GIVEN_UP = {
         request_id="q-1", details="", flags={"downstream_connection_termination": True}
     ),
     "failed open": entry(request_id="q-1", upstream=True),
+    "failed open, no room": entry(
+        request_id="q-1", details="upstream_reset_before_response_started{overflow}"
+    ),
 }
 
 
