@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -96,6 +96,21 @@ def parse_page(page: bytes, wanted: frozenset[str], content_type: str = "") -> P
         raise TelemetryError("page holds no readable sample")
     return Page(
         MappingProxyType({name: tuple(by_labels.values()) for name, by_labels in found.items()}),
+        MappingProxyType(dict(dropped)),
+    )
+
+
+def merged(pages: Iterable[Page]) -> Page:
+    """What several pages of one server say together; a series of two pages counts once."""
+    series: dict[str, dict[frozenset[tuple[str, str]], Series]] = {}
+    dropped: Counter[DropReason] = Counter()
+    for page in pages:
+        dropped.update(page.dropped)
+        for name, found in page.series.items():
+            for one in found:
+                _add(series.setdefault(name, {}), one, dropped)
+    return Page(
+        MappingProxyType({name: tuple(found.values()) for name, found in series.items()}),
         MappingProxyType(dict(dropped)),
     )
 

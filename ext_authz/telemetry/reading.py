@@ -12,9 +12,17 @@ from dataclasses import dataclass
 from math import isfinite
 from types import MappingProxyType
 
-from ext_authz.snapshot import EndpointSample, ModelSample
+from ext_authz.snapshot import ModelSample
 from ext_authz.telemetry.exposition import DropReason, Page, Series, number
-from ext_authz.telemetry.mappings import Combine, EngineMapping, Rule, Signal, Timing, Way
+from ext_authz.telemetry.mappings import (
+    COUNTERS,
+    Combine,
+    EngineMapping,
+    Mean,
+    Rule,
+    Signal,
+    Way,
+)
 
 SeriesKey = tuple[str, frozenset[tuple[str, str]]]
 """Metric name and labels: what makes two readings of a counter comparable."""
@@ -23,10 +31,10 @@ _ROUNDING = 1.01
 
 
 @dataclass(frozen=True, slots=True)
-class Execution:
-    """A pair of counters: seconds of execution and requests they were spent on."""
+class Pair:
+    """Two counters: an amount, and how many it was spent on."""
 
-    total_s: float
+    total: float
     count: float
 
 
@@ -34,30 +42,21 @@ class Execution:
 class Reading:
     """One page understood.
 
-    `totals` holds the known signals over all models and engines of the endpoint, counters of
-    tokens among them. `missing` are the signals the engine should have shown and did not, or not
-    usably. `dropped` counts samples by reason. `executions` are cumulative: see
-    `mean_execution_s`.
+    `totals` holds the known signals over all models and engines of the endpoint, counters among
+    them. `missing` are the signals the engine should have shown and did not, or not usably.
+    `dropped` counts samples by reason. `means` and `counters` are cumulative, series by series:
+    `rates` tells what happened between two readings. `model_label` and `running_by_little` are
+    the mapping's.
     """
 
     totals: Mapping[Signal, float]
     by_model: Mapping[str, ModelSample]
-    executions: Mapping[SeriesKey, Execution]
+    means: Mapping[Signal, Mapping[SeriesKey, Pair]]
+    counters: Mapping[Signal, Mapping[SeriesKey, float]]
     missing: frozenset[Signal]
     dropped: Mapping[DropReason, int]
-
-    def sample(self, endpoint: str, at_s: float, mean_execution_s: float | None) -> EndpointSample:
-        """This reading as the dated sample of `endpoint`."""
-        return EndpointSample(
-            endpoint=endpoint,
-            at_s=at_s,
-            running=self.totals.get(Signal.RUNNING),
-            waiting=self.totals.get(Signal.WAITING),
-            kv_usage_ratio=self.totals.get(Signal.KV_USAGE),
-            kv_capacity_tokens=self.totals.get(Signal.KV_CAPACITY),
-            mean_execution_s=mean_execution_s,
-            by_model=self.by_model,
-        )
+    model_label: str
+    running_by_little: bool
 
 
 def read(mapping: EngineMapping, page: Page) -> Reading:
@@ -65,57 +64,56 @@ def read(mapping: EngineMapping, page: Page) -> Reading:
     dropped = Counter(page.dropped)
     totals: dict[Signal, float] = {}
     models: dict[Signal, dict[str, float]] = {}
+    counters: dict[Signal, Mapping[SeriesKey, float]] = {}
     for signal, rule in mapping.rules.items():
-        series = _choose(rule, page, dropped)
+        name, series = _choose(rule, page, dropped)
         total = _combine(series, rule.combine)
         if total is not None:
             totals[signal] = total
+            if signal in COUNTERS:
+                counters[signal] = _by_key(name, series)
         models[signal] = _per_model(series, rule.combine, mapping.model_label)
-    executions = _executions(mapping.timings, page)
-    missing = {signal for signal in mapping.rules if signal not in totals}
-    if mapping.timings and not executions:
-        missing.add(Signal.EXECUTION)
+    means = {signal: _pairs(ways, page) for signal, ways in mapping.means.items()}
+    missing = {s for s, rule in mapping.rules.items() if s not in totals and not rule.optional}
+    missing |= {signal for signal, pairs in means.items() if not pairs}
     return Reading(
         MappingProxyType(totals),
         _model_samples(models),
-        MappingProxyType(executions),
+        MappingProxyType(means),
+        MappingProxyType(counters),
         frozenset(missing),
         MappingProxyType(dict(dropped)),
+        mapping.model_label,
+        mapping.running_by_little,
     )
 
 
-def mean_execution_s(before: Reading, after: Reading) -> float | None:
-    """Mean seconds of the executions that finished between two readings; None if none did.
-
-    A counter that fell means that an engine restarted in between: None, since what was finished
-    before the restart is lost. Series that only one reading has are left out.
-    """
-    seconds = requests = 0.0
-    for key, now in after.executions.items():
-        then = before.executions.get(key)
-        if then is None:
-            continue
-        if now.count < then.count or now.total_s < then.total_s:
-            return None
-        seconds += now.total_s - then.total_s
-        requests += now.count - then.count
-    mean_s = seconds / requests if requests > 0 else None
-    return mean_s if mean_s is not None and isfinite(mean_s) else None
-
-
-def _choose(rule: Rule, page: Page, dropped: Counter[DropReason]) -> list[Series]:
-    """The series of the first way that is fully known, else of the first that is there at all."""
-    partial: list[Series] = []
+def _choose(rule: Rule, page: Page, dropped: Counter[DropReason]) -> tuple[str, list[Series]]:
+    """The series of the first way that is fully known, else of the first that is there at all,
+    and the name they have."""
+    partial: tuple[str, list[Series]] = ("", [])
     for way in rule.ways:
         series = [
-            Series(one.labels, _believable(_value(one, way), rule, dropped))
+            Series(one.labels, _believable(_value(one, way, page), rule, dropped))
             for one in page.series.get(way.name, ())
             if _matches(one, way.where)
         ]
+        if rule.copies:
+            series = _without_copies(series, rule.copies)
         if series and all(one.value is not None for one in series):
-            return series
-        partial = partial or series
+            return way.name, series
+        if not partial[1]:
+            partial = way.name, series
     return partial
+
+
+def _without_copies(series: Iterable[Series], copies: frozenset[str]) -> list[Series]:
+    """One series of each group that differs only in `copies`: the largest, unknown if any is."""
+    groups: dict[frozenset[tuple[str, str]], list[Series]] = {}
+    for one in series:
+        key = frozenset(pair for pair in one.labels.items() if pair[0] not in copies)
+        groups.setdefault(key, []).append(one)
+    return [Series(dict(key), _combine(group, Combine.MAX)) for key, group in groups.items()]
 
 
 def _matches(series: Series, where: Mapping[str, str]) -> bool:
@@ -125,17 +123,47 @@ def _matches(series: Series, where: Mapping[str, str]) -> bool:
     return all(series.labels.get(label, "") == value for label, value in where.items())
 
 
-def _value(series: Series, way: Way) -> float | None:
-    if not way.factors:
-        return None if series.value is None else series.value * way.scale
-    product = way.scale
-    for label in way.factors:
+def _value(series: Series, way: Way, page: Page) -> float | None:
+    number_ = _factors(series, way.factors) if way.factors else series.value
+    if number_ is None:
+        return None
+    value = number_ * way.scale
+    if way.times is not None:
+        factor = _partner(series, way, way.times, page)
+        if factor is None:
+            return None
+        value *= factor
+    if way.less is not None:
+        part = _partner(series, way, way.less, page)
+        if part is None:
+            return None
+        # Two gauges that are not read at one instant may cross.
+        value = max(0.0, value - part)
+    return value if isfinite(value) else None
+
+
+def _factors(series: Series, labels: tuple[str, ...]) -> float | None:
+    product = 1.0
+    for label in labels:
         factor = number(series.labels.get(label, ""))
         # An engine that does not know a size yet says "None", or 0.
         if factor is None or not factor > 0:
             return None
         product *= factor
-    return product if isfinite(product) else None
+    return product
+
+
+def _partner(series: Series, way: Way, other: Way, page: Page) -> float | None:
+    """The value of the one series of `other` that goes with `series`, read by `way`."""
+    key = {label: v for label, v in series.labels.items() if label not in way.where}
+    found = [
+        one.value
+        for one in page.series.get(other.name, ())
+        if _matches(one, other.where)
+        and {label: v for label, v in one.labels.items() if label not in other.where} == key
+    ]
+    value = found[0] if len(found) == 1 else None
+    return value if value is not None and value >= 0 else None
 
 
 def _believable(value: float | None, rule: Rule, dropped: Counter[DropReason]) -> float | None:
@@ -181,24 +209,32 @@ def _model_samples(models: Mapping[Signal, Mapping[str, float]]) -> Mapping[str,
     )
 
 
-def _executions(timings: Iterable[Timing], page: Page) -> dict[SeriesKey, Execution]:
-    """The counters of the first timing that has any usable series."""
-    for timing in timings:
-        totals = _by_labels(page, timing.total)
-        counts = _by_labels(page, timing.count)
-        lesses = _by_labels(page, timing.less) if timing.less else dict.fromkeys(totals, 0.0)
+def _pairs(ways: Iterable[Mean], page: Page) -> Mapping[SeriesKey, Pair]:
+    """The counters of the first way that has any usable series."""
+    for way in ways:
+        totals = _by_labels(page, way.total)
+        counts = _by_labels(page, way.count)
+        lesses = _by_labels(page, way.less) if way.less else dict.fromkeys(totals, 0.0)
         found = {
-            (timing.total, key): Execution((totals[key] - lesses[key]) * timing.scale, counts[key])
+            (way.total, key): Pair((totals[key] - lesses[key]) * way.scale, counts[key])
             for key in totals.keys() & counts.keys() & lesses.keys()
         }
         if found:
-            return found
-    return {}
+            return MappingProxyType(found)
+    return MappingProxyType({})
 
 
 def _by_labels(page: Page, name: str) -> dict[frozenset[tuple[str, str]], float]:
     return {
-        frozenset(one.labels.items()): one.value
-        for one in page.series.get(name, ())
-        if one.value is not None and one.value >= 0
+        labels: value for (_, labels), value in _by_key(name, page.series.get(name, ())).items()
     }
+
+
+def _by_key(name: str, series: Iterable[Series]) -> Mapping[SeriesKey, float]:
+    return MappingProxyType(
+        {
+            (name, frozenset(one.labels.items())): one.value
+            for one in series
+            if one.value is not None and one.value >= 0
+        }
+    )

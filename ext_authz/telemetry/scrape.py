@@ -6,7 +6,6 @@ import asyncio
 import ssl
 import zlib
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
 import aiohttp
@@ -14,9 +13,11 @@ import aiohttp
 from ext_authz.errors import TelemetryError
 from ext_authz.settings import Endpoint, Pool, TelemetrySettings
 from ext_authz.snapshot import Report
-from ext_authz.telemetry.exposition import parse_page
+from ext_authz.telemetry.exposition import merged, parse_page
 from ext_authz.telemetry.mappings import ENGINES, EngineMapping
-from ext_authz.telemetry.reading import Reading, mean_execution_s, read
+from ext_authz.telemetry.rates import Dated
+from ext_authz.telemetry.rates import sample as sample_between
+from ext_authz.telemetry.reading import read
 
 # The text format first: it is what every engine is tested with. Unpacking would cost us more
 # than the network saves, so that a packed page is understood but not asked for.
@@ -47,13 +48,13 @@ class ScrapeSource:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._endpoint = endpoint
-        self._url = endpoint.url.rstrip("/") + mapping.path
+        self._urls = mapping.pages(endpoint.url)
         self._mapping = mapping
         self._wanted = mapping.names
         self._settings = settings
         self._tls: ssl.SSLContext | bool = True if tls is None else tls
         self._session: aiohttp.ClientSession | None = None
-        self._before: Reading | None = None
+        self._before: Dated | None = None
 
     @property
     def name(self) -> str:
@@ -66,19 +67,19 @@ class ScrapeSource:
         return self._settings.interval_s
 
     async def poll(self, now: float) -> Report:
-        """See `PollSource.poll`. The mean execution time needs two polls and something
-        finished."""
+        """See `PollSource.poll`. Means and rates need two polls, means something finished."""
         try:
             async with asyncio.timeout(self._settings.timeout_s):
-                page, content_type = await self._fetch()
+                pages = [await self._fetch(url) for url in self._urls]
         except TimeoutError as error:
             raise TelemetryError(f"no page within {self._settings.timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise TelemetryError(_describe(error)) from error
-        reading = read(self._mapping, parse_page(page, self._wanted, content_type))
-        mean_s = mean_execution_s(self._before, reading) if self._before else None
-        self._before = reading
-        sample = replace(reading.sample(self._endpoint.address, now, mean_s), source=KIND)
+        page = merged(parse_page(body, self._wanted, kind) for body, kind in pages)
+        reading = read(self._mapping, page)
+        dated = Dated(reading, now)
+        sample = sample_between(self._endpoint.address, dated, self._before, KIND)
+        self._before = dated
         return Report(
             endpoints=(sample,),
             missing=frozenset(reading.missing),
@@ -91,8 +92,8 @@ class ScrapeSource:
             await self._session.close()
             self._session = None
 
-    async def _fetch(self) -> tuple[bytes, str]:
-        """The page, unpacked and complete as far as can be told, and its content type."""
+    async def _fetch(self, url: str) -> tuple[bytes, str]:
+        """The page at `url`, unpacked and complete as far as can be told, and its content type."""
         if self._session is None:
             # Made here, since a session belongs to the loop it is made in. It unpacks nothing
             # itself: it would do so without a bound.
@@ -102,7 +103,7 @@ class ScrapeSource:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         async with self._session.get(
-            self._url, headers=_HEADERS, allow_redirects=False, ssl=self._tls
+            url, headers=_HEADERS, allow_redirects=False, ssl=self._tls
         ) as response:
             if response.status != 200:
                 raise TelemetryError(f"HTTP status {response.status}")

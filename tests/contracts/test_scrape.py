@@ -103,7 +103,10 @@ async def test_captured_pages_over_http(scrape: ScrapeRig, path: Path, packed: b
     report = await scrape.source.poll(2.0)
     second = one(report)
     assert first.kv_capacity_tokens is not None
-    assert replace(second, at_s=1.0) == first
+    rates = ("prompt_tokens", "generation_tokens", "requests", "rejections")
+    assert {getattr(second, f"{name}_per_s") for name in rates} == {0.0}
+    no_rates = dict.fromkeys((f"{name}_per_s" for name in rates), None)
+    assert replace(second, at_s=1.0, **no_rates) == first
     assert report.missing == frozenset()
     assert len({request.transport for request in scrape.requests}) == 1
     assert scrape.requests[0].headers["Accept-Encoding"] == "identity"

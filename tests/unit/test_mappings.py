@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import replace
-from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -11,20 +9,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ext_authz.snapshot import ModelSample
 from ext_authz.telemetry.exposition import DropReason, parse_page
-from ext_authz.telemetry.mappings import (
-    ENGINES,
-    VLLM,
-    Combine,
-    EngineMapping,
-    Rule,
-    Signal,
-    Timing,
-    Way,
-)
-from ext_authz.telemetry.reading import Reading, mean_execution_s, read
+from ext_authz.telemetry.mappings import ENGINES, VLLM, EngineMapping, Signal
+from ext_authz.telemetry.rates import Dated
+from ext_authz.telemetry.rates import sample as sample_between
+from ext_authz.telemetry.reading import Reading, read
 
 PAGES = sorted((Path(__file__).parents[1] / "data" / "metrics").glob("*.txt"))
 VLLM_PAGES = [path for path in PAGES if path.stem.startswith("vllm")]
+EXPECTED = frozenset({*VLLM.rules, *VLLM.means}) - {Signal.REJECTIONS}
+"""What every vLLM server shows: refusals are counted only by those that can refuse."""
 OTHER_PAGES = [path for path in PAGES if not path.stem.startswith("vllm")]
 
 
@@ -63,6 +56,8 @@ def test_captured_vllm_pages(path: Path) -> None:
             Signal.KV_CAPACITY: sum(sizes),
             Signal.PROMPT_TOKENS: sum(all_of("prompt_tokens_total")),
             Signal.GENERATION_TOKENS: sum(all_of("generation_tokens_total")),
+            Signal.REQUESTS: sum(all_of("request_success_total")),
+            Signal.REJECTIONS: sum(all_of("admission_rejections_total")),
         }
     )
     assert got.by_model == {
@@ -72,12 +67,13 @@ def test_captured_vllm_pages(path: Path) -> None:
             got.totals[Signal.KV_USAGE],
         )
     }
-    assert sum(pair.count for pair in got.executions.values()) == sum(
-        all_of("request_inference_time_seconds_count")
-    )
-    assert sum(pair.total_s for pair in got.executions.values()) == pytest.approx(
-        sum(all_of("request_inference_time_seconds_sum"))
-    )
+    for signal, name in (
+        (Signal.EXECUTION, "request_inference_time_seconds"),
+        (Signal.QUEUEING, "request_queue_time_seconds"),
+    ):
+        pairs = got.means[signal].values()
+        assert sum(pair.count for pair in pairs) == sum(all_of(f"{name}_count"))
+        assert sum(pair.total for pair in pairs) == pytest.approx(sum(all_of(f"{name}_sum")))
     assert got.missing == frozenset()
     assert got.dropped == {}
 
@@ -97,8 +93,8 @@ def test_pages_of_other_engines_are_unknown(path: Path) -> None:
     got = captured(path)
     assert got.totals == {}
     assert got.by_model == {}
-    assert got.executions == {}
-    assert got.missing == frozenset(Signal)
+    assert not any(got.means.values())
+    assert got.missing == EXPECTED
 
 
 @pytest.mark.parametrize(
@@ -128,9 +124,10 @@ def test_an_absent_gauge_is_unknown_and_named() -> None:
     """Without either name the use of the cache is unknown; the other signals stay usable."""
     got = reading(['vllm:num_requests_running{engine="0",model_name="m1"} 3'])
     assert got.totals == {Signal.RUNNING: 3.0}
-    assert got.missing == frozenset(Signal) - {Signal.RUNNING}
+    assert got.missing == EXPECTED - {Signal.RUNNING}
     assert got.by_model == {"m1": ModelSample(running=3.0)}
-    sample = got.sample("a:1", 5.0, None)
+    sample = sample_between("a:1", Dated(got, 5.0), None, "scrape")
+    assert (sample.endpoint, sample.at_s, sample.source) == ("a:1", 5.0, "scrape")
     assert (sample.running, sample.waiting, sample.kv_usage_ratio) == (3.0, None, None)
 
 
@@ -248,47 +245,6 @@ def test_capacity(
     got = reading(lines)
     assert got.totals.get(Signal.KV_CAPACITY) == expected
     assert (Signal.KV_CAPACITY in got.missing) is (expected is None)
-
-
-def test_another_engine_is_one_entry() -> None:
-    """Label filters, units, renamed prefixes and unlabelled series need data only."""
-    mapping = EngineMapping(
-        engine="other",
-        model_label="model",
-        rules={
-            Signal.RUNNING: Rule((Way("rq", where={"type": "scheduled", "priority": ""}),)),
-            Signal.WAITING: Rule((Way("sglang:num_queue_reqs"), Way("sglang_num_queue_reqs"))),
-            Signal.KV_USAGE: Rule((Way("kv_percent", scale=0.01),), Combine.MAX, upper=1.0),
-        },
-        timings=(Timing("busy_us", "done", scale=1e-6),),
-    )
-    lines = [
-        'rq{type="scheduled",model="a"} 2',
-        'rq{type="scheduled",model="b",priority=""} 3',
-        'rq{type="scheduled",model="b",priority="9"} 50',
-        'rq{type="max",model="a"} 100',
-        'sglang_num_queue_reqs{model="a"} 4',
-        "kv_percent 91",
-    ]
-    got = reading([*lines, "busy_us 2000000", "done 1"], mapping)
-    later = reading([*lines, "busy_us 5000000", "done 3"], mapping)
-    assert got.totals == {Signal.RUNNING: 5, Signal.WAITING: 4, Signal.KV_USAGE: 0.91}
-    assert got.by_model["a"] == ModelSample(running=2, waiting=4)
-    assert got.by_model["b"] == ModelSample(running=3)
-    assert got.missing == frozenset()
-    assert mean_execution_s(got, later) == 1.5
-    without = reading(["kv_percent 5"], replace(mapping, timings=(), rules={}))
-    assert without.missing == frozenset()
-
-
-def test_no_alternative_is_added_to_another() -> None:
-    """Two spellings of one signal on one page are one signal, in any order of lines."""
-    lines = ['old{engine="0"} 4', 'new{engine="0"} 4', 'new{engine="1"} 1']
-    mapping = EngineMapping(
-        "x", "model", {Signal.RUNNING: Rule((Way("new"), Way("old")))}, timings=()
-    )
-    for order in permutations(lines):
-        assert reading(order, mapping).totals == {Signal.RUNNING: 5}
 
 
 def test_engines_are_found_by_their_own_name() -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from ext_authz.telemetry.exposition import parse_page
 from ext_authz.telemetry.mappings import VLLM, Signal
-from ext_authz.telemetry.reading import Reading, mean_execution_s, read
+from ext_authz.telemetry.rates import mean_execution_s
+from ext_authz.telemetry.reading import Reading, read
 
 DATA = Path(__file__).parents[1] / "data" / "metrics"
 
@@ -25,10 +26,10 @@ def test_mean_execution_between_captured_pages() -> None:
         read(VLLM, parse_page((DATA / f"vllm-0.32.0-cpu-{name}.txt").read_bytes(), VLLM.names))
         for name in ("idle", "after")
     )
-    ((before,), (later,)) = (list(one.executions.values()) for one in (idle, after))
+    ((before,), (later,)) = (list(one.means[Signal.EXECUTION].values()) for one in (idle, after))
     assert later.count > before.count
     assert mean_execution_s(idle, after) == pytest.approx(
-        (later.total_s - before.total_s) / (later.count - before.count)
+        (later.total - before.total) / (later.count - before.count)
     )
     assert mean_execution_s(after, after) is None
     assert mean_execution_s(after, idle) is None
@@ -83,7 +84,7 @@ def test_execution_without_inference_time() -> None:
 
     assert mean_execution_s(page(10, 4, 2), page(20, 8, 4)) == 3.0
     assert Signal.EXECUTION not in page(10, 4, 2).missing
-    assert reading(timed(0, 10, 5, "e2e_request_latency")).executions == {}
+    assert reading(timed(0, 10, 5, "e2e_request_latency")).means[Signal.EXECUTION] == {}
 
 
 def test_a_change_of_metric_is_no_restart() -> None:
