@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from math import isfinite
 from types import MappingProxyType
@@ -40,26 +40,15 @@ MAX_DEVICES = 64
 MAX_MODELS = 64
 """Most of each in one heartbeat (models: of one endpoint). More are dropped and counted."""
 
-_ENDPOINT_FIELDS = (
-    "running",
-    "waiting",
-    "kv_usage_ratio",
-    "kv_capacity_tokens",
-    "mean_execution_s",
-)
-_MODEL_FIELDS = ("running", "waiting", "kv_usage_ratio")
-_DEVICE_FIELDS = (
-    "utilization_ratio",
-    "memory_used_bytes",
-    "memory_reserved_bytes",
-    "memory_total_bytes",
-    "temperature_c",
-    "slowdown_c",
-    "sm_clock_mhz",
-    "sm_clock_max_mhz",
-    "power_w",
-    "power_limit_w",
-)
+
+def _numbers(kind: type[EndpointSample | ModelSample | DeviceSample]) -> tuple[str, ...]:
+    # The wire speaks the vocabulary: whatever number a sample may bear, by the same name.
+    return tuple(field.name for field in fields(kind) if field.type == "float | None")
+
+
+_ENDPOINT_NUMBERS = _numbers(EndpointSample)
+_MODEL_NUMBERS = _numbers(ModelSample)
+_DEVICE_NUMBERS = _numbers(DeviceSample)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +166,10 @@ def _age_ms(at_s: float, now: float) -> float:
 
 def _endpoint_out(sample: EndpointSample, now: float) -> dict[str, object]:
     models = {
-        name: _known({field: getattr(model, field) for field in _MODEL_FIELDS})
+        name: _known({field: getattr(model, field) for field in _MODEL_NUMBERS})
         for name, model in sample.by_model.items()
     }
-    gauges = {field: getattr(sample, field) for field in _ENDPOINT_FIELDS}
+    gauges = {field: getattr(sample, field) for field in _ENDPOINT_NUMBERS}
     return _known(
         {
             "address": sample.endpoint,
@@ -193,7 +182,7 @@ def _endpoint_out(sample: EndpointSample, now: float) -> dict[str, object]:
 
 
 def _device_out(sample: DeviceSample, now: float) -> dict[str, object]:
-    gauges = {field: getattr(sample, field) for field in _DEVICE_FIELDS}
+    gauges = {field: getattr(sample, field) for field in _DEVICE_NUMBERS}
     flags = {"throttled": sample.throttled, "lost": sample.lost or None}
     who = {"device": sample.device, "host": sample.host, "model": sample.model}
     return _known({**who, "age_ms": _age_ms(sample.at_s, now), **gauges, **flags})
@@ -204,16 +193,13 @@ def _endpoint_in(entry: dict[str, Any], dropped: Counter[str]) -> EndpointSample
     if address is None or aged_s is None:
         dropped["unnamed" if address is None else "undated"] += 1
         return None
+    numbers: dict[str, Any] = {f: as_number(entry, f, dropped) for f in _ENDPOINT_NUMBERS}
     return EndpointSample(
         endpoint=address,
         at_s=-aged_s,
         by_model=MappingProxyType(_models_in(entry.get("models"), dropped)),
         device=as_name(entry.get("device")),
-        running=as_number(entry, "running", dropped),
-        waiting=as_number(entry, "waiting", dropped),
-        kv_usage_ratio=as_number(entry, "kv_usage_ratio", dropped),
-        kv_capacity_tokens=as_number(entry, "kv_capacity_tokens", dropped),
-        mean_execution_s=as_number(entry, "mean_execution_s", dropped),
+        **numbers,
     )
 
 
@@ -230,8 +216,7 @@ def _models_in(value: object, dropped: Counter[str]) -> dict[str, ModelSample]:
         if as_name(name) is None or not isinstance(entry, dict):
             dropped["malformed"] += 1
             continue
-        gauges = {field: as_number(entry, field, dropped) for field in _MODEL_FIELDS}
-        models[name] = ModelSample(**gauges)
+        models[name] = ModelSample(**{f: as_number(entry, f, dropped) for f in _MODEL_NUMBERS})
     return models
 
 
@@ -240,6 +225,7 @@ def _device_in(entry: dict[str, Any], dropped: Counter[str]) -> DeviceSample | N
     if device is None or aged_s is None:
         dropped["unnamed" if device is None else "undated"] += 1
         return None
+    numbers: dict[str, Any] = {f: as_number(entry, f, dropped) for f in _DEVICE_NUMBERS}
     return DeviceSample(
         device=device,
         at_s=-aged_s,
@@ -248,14 +234,5 @@ def _device_in(entry: dict[str, Any], dropped: Counter[str]) -> DeviceSample | N
         model=as_name(entry.get("model")),
         throttled=as_flag(entry, "throttled", dropped),
         lost=as_flag(entry, "lost", dropped) is True,
-        utilization_ratio=as_number(entry, "utilization_ratio", dropped),
-        memory_used_bytes=as_number(entry, "memory_used_bytes", dropped),
-        memory_reserved_bytes=as_number(entry, "memory_reserved_bytes", dropped),
-        memory_total_bytes=as_number(entry, "memory_total_bytes", dropped),
-        temperature_c=as_number(entry, "temperature_c", dropped),
-        slowdown_c=as_number(entry, "slowdown_c", dropped),
-        sm_clock_mhz=as_number(entry, "sm_clock_mhz", dropped),
-        sm_clock_max_mhz=as_number(entry, "sm_clock_max_mhz", dropped),
-        power_w=as_number(entry, "power_w", dropped),
-        power_limit_w=as_number(entry, "power_limit_w", dropped),
+        **numbers,
     )

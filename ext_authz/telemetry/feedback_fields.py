@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from functools import lru_cache
 from typing import Any, TypeGuard
 
 import jiter
@@ -22,22 +22,25 @@ MAX_AGE_S = 3600.0
 """A measurement older than this, or of no age, is not a measurement."""
 
 MOST = 1e15
-_BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {
-        "kv_usage_ratio": (0.0, 1.0),
-        "utilization_ratio": (0.0, 1.0),
-        "mean_execution_s": (0.0, 1e6),
-        "temperature_c": (-100.0, 1000.0),
-        "slowdown_c": (-100.0, 1000.0),
-        "sm_clock_mhz": (0.0, 1e6),
-        "sm_clock_max_mhz": (0.0, 1e6),
-        "power_w": (0.0, 1e6),
-        "power_limit_w": (0.0, 1e6),
-    }
+_BOUNDS = (
+    ("_ratio", 0.0, 1.0),
+    ("_per_s", 0.0, MOST),
+    ("_s", 0.0, 1e6),
+    ("_c", -100.0, 1000.0),
+    ("_mhz", 0.0, 1e6),
+    ("_w", 0.0, 1e6),
+    ("", 0.0, MOST),
 )
-_COUNTS = (0.0, MOST)
+"""What can be believed of a number, by the unit that its name ends in."""
+
 # A ratio that rounding took past its bound is at the bound.
 _ROUNDING = 1.01
+
+
+@lru_cache(maxsize=256)
+def bounds(field: str) -> tuple[float, float]:
+    """Least and most that the number called `field` can be."""
+    return next((low, high) for unit, low, high in _BOUNDS if field.endswith(unit))
 
 
 def json_object(data: bytes) -> dict[str, Any]:
@@ -100,7 +103,7 @@ def as_number(entry: Mapping[str, object], field: str, dropped: Counter[str]) ->
     if not _is_number(value):
         dropped["malformed"] += 1
         return None
-    low, high = _BOUNDS.get(field, _COUNTS)
+    low, high = bounds(field)
     # Compared before it is made a float, which an integer may be too long for.
     if not low <= value <= (_ROUNDING if high == 1.0 else high):
         dropped["out_of_range"] += 1

@@ -35,6 +35,7 @@ class Refusal(StrEnum):
     NO_ENDPOINT = "no_endpoint"
     GARBAGE = "garbage"
     CONFLATED = "conflated"
+    TOO_MANY_AGENTS = "too_many_agents"
 
 
 @dataclass(slots=True)
@@ -146,9 +147,11 @@ class Intake:
             waited_s = 0.0
             if header.sent_ms is not None:
                 waited_s = known.usual.delay_s(header.sent_ms / 1000, now)
-        report = heartbeat.dated(now - max(0.0, waited_s), self._source)
+        sent_s = now - max(0.0, waited_s)
+        report = heartbeat.dated(sent_s, self._source)
         dropped = Counter(report.dropped)
-        spoken = tuple(e for e in report.endpoints if self._may_speak(peer, known, e, now, dropped))
+        claim = _Claim(peer, known.order, sent_s)
+        spoken = tuple(e for e in report.endpoints if self._may_speak(claim, e, now, dropped))
         known.speaks = known.speaks or bool(spoken)
         devices = report.devices
         if devices and not known.speaks:
@@ -159,17 +162,16 @@ class Intake:
         )
 
     def _may_speak(
-        self, peer: str, known: _Peer, sample: EndpointSample, now: float, dropped: Counter[str]
+        self, mine: _Claim, sample: EndpointSample, now: float, dropped: Counter[str]
     ) -> bool:
         if sample.endpoint not in self._endpoints:
             dropped[Refusal.UNKNOWN_ENDPOINT] += 1
             return False
         claim = self._claims.get(sample.endpoint)
-        later = claim is not None and claim.order > known.order
-        if claim is not None and later and now - claim.at_s <= CLAIM_S:
+        if claim is not None and claim.order > mine.order and now - claim.at_s <= CLAIM_S:
             dropped[Refusal.SUPERSEDED] += 1
             return False
-        self._claims[sample.endpoint] = _Claim(peer, known.order, now)
+        self._claims[sample.endpoint] = mine
         return True
 
 

@@ -33,7 +33,8 @@ def token_digest(token: bytes) -> bytes:
 
 
 def shows(metadata: Iterable[tuple[str, str | bytes]] | None, digests: tuple[bytes, ...]) -> bool:
-    """Whether a caller's metadata show a token of one of the digests, in a time that does not depend on which."""
+    """Whether a caller's metadata show a token of one of the digests. How long it takes does not
+    depend on which."""
     shown = b""
     for key, value in metadata or ():
         if key == "authorization":
