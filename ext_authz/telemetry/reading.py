@@ -62,6 +62,8 @@ class Reading:
 def read(mapping: EngineMapping, page: Page) -> Reading:
     """What `page` says in the terms of `mapping`. Independent of the order of its lines."""
     dropped = Counter(page.dropped)
+    if mapping.models_of:
+        page = _only_models_of(mapping.models_of, mapping.model_label, page)
     totals: dict[Signal, float] = {}
     models: dict[Signal, dict[str, float]] = {}
     counters: dict[Signal, Mapping[SeriesKey, float]] = {}
@@ -86,6 +88,16 @@ def read(mapping: EngineMapping, page: Page) -> Reading:
         mapping.model_label,
         mapping.running_by_little,
     )
+
+
+def _only_models_of(name: str, label: str, page: Page) -> Page:
+    """`page` without the series of models that metric `name` does not show."""
+    models = {one.labels.get(label) for one in page.series.get(name, ())}
+    kept = {
+        metric: tuple(one for one in series if not one.labels or one.labels.get(label) in models)
+        for metric, series in page.series.items()
+    }
+    return Page(MappingProxyType(kept), page.dropped)
 
 
 def _choose(rule: Rule, page: Page, dropped: Counter[DropReason]) -> tuple[str, list[Series]]:

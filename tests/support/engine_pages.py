@@ -33,6 +33,9 @@ nv_inference_request_duration_us{{model="a",version="1"}} {time}000000
 nv_inference_queue_duration_us{{model="a",version="1"}} {n}000000
 nv_inference_count{{model="a",version="1"}} {n}
 nv_inference_exec_count{{model="a",version="1"}} {n}
+nv_inference_request_success{{model="ensemble",version="1"}} {time}
+nv_inference_request_duration_us{{model="ensemble",version="1"}} {time}000000
+nv_inference_queue_duration_us{{model="ensemble",version="1"}} 0
 nv_inference_request_summary_us{{model="a",version="1",quantile="0.5"}} Nan
 """
 TGI = """\

@@ -35,6 +35,7 @@ _TRITON_MEANS = MappingProxyType(
     }
 )
 
+# An ensemble is one more model, beside its steps.
 TRITON = EngineMapping(
     engine="triton",
     model_label="model",
@@ -60,8 +61,8 @@ def _trtllm_cache(kind: str, times: Way | None = None) -> Way:
     return Way("nv_trt_llm_kv_cache_block_metrics", where=where, times=times)
 
 
-# The names are of batches, not of an ensemble's steps, so that nothing is counted twice. Before
-# the server told what waits, active meant both.
+# A request usually passes an ensemble, whose every step counts it: only the step that runs the
+# engine is looked at. Before the server told what waits, active stood for all.
 TRITON_TRTLLM = EngineMapping(
     engine="triton-trtllm",
     model_label="model",
@@ -77,6 +78,7 @@ TRITON_TRTLLM = EngineMapping(
         }
     ),
     means=_TRITON_MEANS,
+    models_of="nv_trt_llm_request_metrics",
 )
 
 # One page per node, with all of its replicas. The sums of its latency histograms are made of the

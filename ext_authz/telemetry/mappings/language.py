@@ -191,7 +191,7 @@ LLAMACPP = EngineMapping(
         {
             Signal.RUNNING: same_name("llamacpp:requests_processing"),
             Signal.WAITING: same_name("llamacpp:requests_deferred"),
-            # Gone since about build 6000.
+            # Only older builds have it.
             Signal.KV_USAGE: same_name(
                 "llamacpp:kv_cache_usage_ratio", Combine.MAX, 1.0, optional=True
             ),

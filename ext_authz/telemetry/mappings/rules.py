@@ -107,7 +107,8 @@ class EngineMapping:
     `means` gives ways to a mean over time, the preferred one first. `ports` are those of the
     pages, where they are not the endpoint's own, and `path` is the pages' path: all together are
     read as one page. With `running_by_little` requests running are the time spent in execution
-    per second of time (Little's law), since the engine shows no such gauge.
+    per second of time (Little's law), since the engine shows no such gauge. With `models_of`
+    only models that this metric shows are looked at.
     """
 
     engine: str
@@ -117,13 +118,15 @@ class EngineMapping:
     path: str = "/metrics"
     ports: tuple[int, ...] = ()
     running_by_little: bool = False
+    models_of: str | None = None
 
     @property
     def names(self) -> frozenset[str]:
         """Every metric name that any alternative needs."""
         ways = {name for rule in self.rules.values() for way in rule.ways for name in way.names()}
         means = [mean for ways in self.means.values() for mean in ways]
-        return frozenset(ways | {n for m in means for n in (m.total, m.count, m.less) if n})
+        of_means = {name for m in means for name in (m.total, m.count, m.less) if name}
+        return frozenset(ways | of_means | ({self.models_of} if self.models_of else set()))
 
     def pages(self, endpoint_url: str) -> tuple[str, ...]:
         """Where the pages of the server at `endpoint_url` are. ValueError if that is no URL."""
