@@ -22,6 +22,8 @@ def read_tokens(path: Path) -> tuple[bytes, ...]:
     if len(content) > MAX_TOKEN_FILE_BYTES:
         raise TelemetryError(f"token file is longer than {MAX_TOKEN_FILE_BYTES} bytes")
     tokens = tuple(line.strip() for line in content.splitlines() if line.strip())
+    if not all(token.isascii() and token.decode().isprintable() for token in tokens):
+        raise TelemetryError("token file holds something other than printable ASCII")
     if not tokens:
         raise TelemetryError("token file holds no token")
     return tokens
