@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from ext_authz.settings import Pool
@@ -88,5 +89,6 @@ def _signals(sample: EndpointSample | DeviceSample, now: float) -> dict[str, Any
     }
 
 
-def _age(at_s: float, now: float) -> float:
-    return round(max(0.0, now - at_s), 3)
+def _age(at_s: float, now: float) -> float | None:
+    """Seconds; None where nobody told the load yet."""
+    return round(max(0.0, now - at_s), 3) if isfinite(at_s) else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
+from math import inf
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -48,6 +49,7 @@ class Merger:
         self.strangers = 0
         self._configured: Mapping[str, str | None] = {}
         self._said: dict[str, dict[str, EndpointSample]] = {}
+        self._load_told_s: dict[str, float] = {}
         self._devices: dict[str, dict[str, DeviceSample]] = {}
         self.reconfigure(endpoints)
 
@@ -55,6 +57,7 @@ class Merger:
         """Keep what is known of endpoints that stay, forget the others."""
         self._configured = endpoints
         self._said = {name: said for name, said in self._said.items() if name in endpoints}
+        self._load_told_s = {n: t for n, t in self._load_told_s.items() if n in endpoints}
         samples = {n: s for n, s in self.snapshot.samples.items() if n in endpoints}
         self.snapshot = replace(self.snapshot, samples=MappingProxyType(samples))
 
@@ -110,17 +113,25 @@ class Merger:
         values["device"] = self._configured[name] or values.get("device")
         loads = [origins[signal] for signal in _LOAD if signal in origins]
         teller = max(loads, key=lambda origin: origin.at_s, default=None)
+        if teller is not None:
+            self._load_told_s[name] = teller.at_s
         by_model = self._said[name][teller.source].by_model if teller else newest[0].by_model
         device = self.snapshot.devices.get(values["device"] or "")
         return EndpointSample(
             name,
-            at_s=teller.at_s if teller else newest[0].at_s,
+            at_s=self._dated(name, newest),
             source=teller.source if teller else newest[0].source,
             by_model=by_model,
             origins=origins,
             thermal_factor=thermal_factor(device) if device else 1.0,
             **values,
         )
+
+    def _dated(self, name: str, newest: list[EndpointSample]) -> float:
+        """When the load was last told. Where it never was, a configured assumption vouches for
+        the endpoint, and nothing else does."""
+        assumed = (sample.at_s for sample in newest if sample.source == ASSUMED)
+        return self._load_told_s.get(name, max(assumed, default=-inf))
 
 
 def thermal_factor(device: DeviceSample) -> float:

@@ -77,6 +77,9 @@ class ScrapeSource:
             raise TelemetryError(_describe(error)) from error
         page = merged(parse_page(body, self._wanted, kind) for body, kind in pages)
         reading = read(self._mapping, page)
+        if not reading.totals:
+            # Some other program's page, or one of nothing but NaN: as good as no page.
+            raise TelemetryError("no signal of the engine is on the page")
         dated = Dated(reading, now)
         sample = sample_between(self._endpoint.address, dated, self._before, KIND)
         self._before = dated

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import permutations
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -72,12 +73,16 @@ def test_what_is_assumed_gives_way_to_what_is_measured() -> None:
 
 
 def test_the_date_is_that_of_the_load() -> None:
-    """A fresh capacity does not make an old load look fresh; without a load the newest counts."""
+    """A fresh capacity does not make an old load look fresh. Where nobody ever told a load, a
+    configured assumption vouches for the endpoint, a measurement of something else does not."""
     got = merged(
         sample("scrape", 1.0, running=1.0), sample("prometheus", 8.0, kv_capacity_tokens=1.0)
     )
     assert got.at_s == 1.0
     assert merged(sample("static", 8.0, kv_capacity_tokens=1.0)).at_s == 8.0
+    assert merged(sample("scrape", 8.0, kv_capacity_tokens=1.0)).at_s == -inf
+    lost = merged(sample("scrape", 1.0, running=1.0), sample("scrape", 9.0, kv_usage_ratio=0.1))
+    assert (lost.load, lost.at_s) == (None, 1.0)
 
 
 def test_models_come_from_whoever_tells_the_load() -> None:
