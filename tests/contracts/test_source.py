@@ -11,9 +11,10 @@ from ext_authz.clock import SystemClock
 from ext_authz.errors import TelemetryError
 from ext_authz.snapshot import EndpointSample, Freshness
 from ext_authz.telemetry.collector import Collector
+from tests.support.prometheus import prometheus_rig
 from tests.support.scrape_rig import FAULTS, SETTINGS, Rig, one, scrape_rig, until
 
-RIGS = {"scrape": scrape_rig}
+RIGS = {"prometheus": prometheus_rig, "scrape": scrape_rig}
 """Every kind of source there is, by the context manager that gives its rig."""
 
 
