@@ -110,7 +110,8 @@ class FeedbackServer:
         try:
             await server.start()
             self.port = port
-            await server.wait_for_termination()
+            # Not wait_for_termination: cancelling it would keep the server from being stopped.
+            await asyncio.get_running_loop().create_future()
         finally:
             self.port = 0
             await self.close()
