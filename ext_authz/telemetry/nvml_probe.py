@@ -150,11 +150,7 @@ class Probe:
             self.missing.add("processes")
             return {}
         return MappingProxyType(
-            {
-                int(one.pid): _bytes_or_unknown(one.usedGpuMemory)
-                for one in found[:MAX_PROCESSES]
-                if one.pid
-            }
+            {int(one.pid): _bytes_or_unknown(one.usedGpuMemory) for one in found[:MAX_PROCESSES]}
         )
 
     def _memory(self, handle: Any) -> dict[str, Any]:

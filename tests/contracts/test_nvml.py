@@ -113,8 +113,9 @@ def test_the_driver_is_started_anew_at_a_bounded_and_slowing_pace(rig: Rig) -> N
     rig.driver.says({**FOUR, "error.all": 999})
     rig.host.poll(4001.0)
     before = rig.driver.log().count("init")
-    rig.host.poll(4002.0)
-    assert rig.driver.log().count("init") == before + 1
+    for now, starts_more in ((4002.0, 1), (4011.0, 1), (4012.0, 2), (4031.0, 2), (4032.0, 3)):
+        rig.host.poll(now)
+        assert rig.driver.log().count("init") == before + starts_more
 
 
 def test_a_card_lost_over_a_new_start_keeps_its_name(rig: Rig) -> None:
@@ -131,25 +132,55 @@ def test_a_card_lost_over_a_new_start_keeps_its_name(rig: Rig) -> None:
     assert answer["missing"] == ["device"]
 
 
+def test_a_card_lost_from_the_start_keeps_its_name_too(rig: Rig) -> None:
+    """Its UUID could be read once, its values never."""
+    rig.driver.says({**FOUR, "1.error.memory": 15})
+    assert rig.host.devices(0.0)["GPU-1"]["lost"]
+    rig.driver.says({**FOUR, "1.error.all": 15})
+    assert rig.host.devices(20.0)["GPU-1"]["lost"]
+
+
+def test_a_card_taken_out_is_missed_until_the_driver_was_started_anew(rig: Rig) -> None:
+    """It may come back; once a new start confirms that it is gone, nothing is missing."""
+    rig.host.devices(0.0)
+    rig.driver.says({"count": 3})
+    for now, missing in ((1.0, ["device"]), (2.0, ["device"]), (11.0, ["device"]), (12.0, [])):
+        answer = rig.host.poll(now)
+        assert [device["device"] for device in answer["devices"]] == GPUS[:3]
+        assert answer["missing"] == missing
+
+
 @pytest.mark.parametrize("code", [1, 2, 10, 17, 999])
 def test_a_card_that_answers_nothing_gets_no_sample(rig: Rig, code: int) -> None:
-    """What was said of it before is left to age; its neighbours go on."""
+    """What was said of it before is left to age; its neighbours go on; the driver is started
+    anew."""
     rig.host.devices(0.0)
     rig.driver.says({**FOUR, "3.error.all": code})
-    answer = rig.host.poll(1.0)
-    assert [device["device"] for device in answer["devices"]] == GPUS[:3]
-    assert answer["missing"] == ["device"]
+    for now in (1.0, 20.0):
+        answer = rig.host.poll(now)
+        assert [device["device"] for device in answer["devices"]] == GPUS[:3]
+        assert answer["missing"] == ["device"]
+    assert rig.driver.log() == ["init", "shutdown", "init"]
 
 
 @pytest.mark.parametrize(
-    "lines",
-    [{"error.count": 999}, {"count": 0}, {"error.all": 15}, {"error.count": 1}],
-    ids=["count", "no card", "all lost and unnamed", "uninitialised"],
+    ("lines", "why"),
+    [
+        ({"error.count": 999}, "does not count its cards: Unknown (999)"),
+        ({"error.count": 1}, "does not count its cards: Uninitialized (1)"),
+        ({"error.count": 12345}, "does not count its cards: error (12345)"),
+        ({"error.init": 9}, "does not start: DriverNotLoaded (9)"),
+        ({"error.init": 18}, "does not start: LibRmVersionMismatch (18)"),
+        ({"count": 0}, "sees no card"),
+        ({f"{index}.error.all": 15 for index in range(4)}, "no card can be read"),
+    ],
 )
-def test_nothing_to_tell_is_an_error_and_passes(rig: Rig, lines: dict[str, object]) -> None:
-    """Never an empty success: the collector has to know that it is blind."""
+def test_nothing_to_tell_is_an_error_and_passes(
+    rig: Rig, lines: dict[str, object], why: str
+) -> None:
+    """Never an empty success: the collector has to know that it is blind, and why."""
     rig.driver.says({**FOUR, **lines})
-    assert "NVML" in rig.host.poll(0.0)["error"]
+    assert why in rig.host.poll(0.0)["error"]
     rig.driver.says(FOUR)
     assert list(rig.host.devices(20.0)) == GPUS
 
@@ -182,6 +213,7 @@ def test_a_hung_call_blocks_nothing_and_passes(rig: Rig, where: str) -> None:
     while "error" in (answer := rig.host.poll(11.0)):
         assert time.monotonic() < deadline, answer
     assert {device["at_s"] for device in answer["devices"]} == {11.0}
+    assert rig.host.ask("loop_faults") == []
 
 
 def test_closing_and_ending_do_not_wait_for_a_hung_driver(tmp_path: Path) -> None:

@@ -185,6 +185,18 @@ def test_a_slice_that_fails_leaves_the_others(rig: Rig) -> None:
     assert answer["missing"] == ["device"]
 
 
+def test_a_count_of_slices_without_sense_is_bounded(rig: Rig) -> None:
+    """Four thousand million slots end in time, with the slices that there are."""
+    rig.driver.says({**SLICED, "0.mig_slots": 4_000_000_000})
+    assert list(rig.host.devices(0.0)) == ["GPU-0", "MIG-0-1", "MIG-0-4"]
+
+
+def test_a_slice_without_a_model_has_its_cards(rig: Rig) -> None:
+    """Some drivers do not name slices."""
+    rig.driver.says({**SLICED, "0.1.error.name": 999})
+    assert rig.host.devices(0.0)["MIG-0-1"]["model"] == "Fake GPU"
+
+
 def test_a_card_whose_slices_are_switched_off_is_whole(rig: Rig) -> None:
     """It can be cut, and is not: slots are not looked at."""
     rig.driver.says({**SLICED, "0.mig": 0})
@@ -193,7 +205,9 @@ def test_a_card_whose_slices_are_switched_off_is_whole(rig: Rig) -> None:
 
 def test_processes_are_found_where_they_compute(rig: Rig) -> None:
     """On the slice, not on its card; unknown bytes are unknown; on two devices is on none."""
-    rig.driver.says({**SLICED, "count": 3, "1.pid": 43, "1.pid_memory": 7, "2.pid": 43})
+    rig.driver.says(
+        {**SLICED, "count": 3, "1.pid": 43, "1.pid_memory": 7, "2.pid": 43, "2.pid_memory": 2**60}
+    )
     rig.host.devices(0.0)
     answer = rig.host.ask("pids", pids=[41, 42, 43, 44])
     assert answer["devices"] == ["MIG-0-1", "MIG-0-4", None, None]

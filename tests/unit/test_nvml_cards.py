@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ext_authz.errors import TelemetryError
@@ -114,6 +114,7 @@ def expected(codes: dict[str, int]) -> str | dict[str, float]:
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(CALLS), CODES), min_size=1, max_size=4))
+@example([dict.fromkeys(NUMBERS, 999), {}])
 def test_each_card_is_lost_unknown_or_known_by_its_own_codes(cards: list[dict[str, int]]) -> None:
     """After one pass in health: whatever codes come, a card is what they say, number by number,
     and no card changes another."""

@@ -32,8 +32,14 @@ class Listener(logging.Handler):
 class Remote:
     """The one source and what can be asked of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.source = NvmlSource(NvmlSettings())
+        self.faults: list[str] = []
+        loop.set_exception_handler(lambda _, context: self.faults.append(str(context)))
+
+    async def loop_faults(self) -> list[str]:
+        """Exceptions that ended up in the loop, where nobody asked for them."""
+        return self.faults
 
     async def new(self, **settings: Any) -> dict[str, object]:
         await self.source.close()
@@ -115,7 +121,7 @@ def forked(remote: Remote, now: float) -> dict[str, object]:
 def main() -> None:
     """Serve until the input ends. Each question gets a loop of its own only where it has to."""
     loop = asyncio.new_event_loop()
-    remote = Remote()
+    remote = Remote(loop)
     for line in sys.stdin:
         question = json.loads(line)
         do = question.pop("do")
