@@ -22,8 +22,9 @@ FORGET_S = 30.0
 """An agent that was silent this long is forgotten, where its channel does not tell of its end."""
 
 USUAL_DELAY_WINDOW_S = 30.0
-"""The usual delay of an agent is the least of this time and of as long before it. Longer would
-take drifting clocks for delay; shorter would take to a stalled link sooner."""
+"""The usual delay of an agent is the least of this time and of as long before it, silence not
+counted. Longer would take drifting clocks for delay; shorter would get used to a stalled link
+sooner."""
 
 
 class Refusal(StrEnum):
@@ -58,8 +59,7 @@ class _Usual:
             self.since_s, self.least_s, self.before_s = now, inf, inf
         self.sent_s = sent_s
         if now - self.since_s >= USUAL_DELAY_WINDOW_S:
-            recent = now - self.since_s < 2 * USUAL_DELAY_WINDOW_S
-            self.before_s = self.least_s if recent else inf
+            self.before_s = self.least_s
             self.since_s, self.least_s = now, inf
         self.least_s = min(self.least_s, offset_s)
         return offset_s - min(self.least_s, self.before_s)
