@@ -66,9 +66,10 @@ class Client:
             headers=_headers(settings),
             retry=Retry(total=0),
             session=self._session,
+            method="POST",
         )
 
-    def query(self, expression: str, deadline_s: float, at: float | None = None) -> object:
+    def query(self, expression: str, deadline_s: float, at: float | None = None) -> list[object]:
         """What the server answers to `expression`, for its present or the instant `at` of its
         own clock. Blocks until `deadline_s` (monotonic seconds) at the latest.
 
@@ -88,6 +89,8 @@ class Client:
             raise TelemetryError(f"request failed: {type(error).__name__}") from error
         except self._unfit as error:
             raise TelemetryError(_ALIEN) from error
+        if not isinstance(answer, list):
+            raise TelemetryError(_ALIEN)
         return answer
 
     def close(self) -> None:
@@ -97,6 +100,8 @@ class Client:
     def _bounded(self, send: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Send a request whose whole answer is read within the deadline and the size."""
         options |= {"stream": True, "allow_redirects": False, "timeout": self._remaining_s()}
+        # The library puts even what it posts into the URL, of which proxies take 8 kB.
+        options["data"] = options.pop("params", None)
         response = send(*args, **options)
         try:
             parts, size = [], 0

@@ -6,8 +6,10 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, Self
 
 import yaml
 from aiohttp import web
@@ -24,42 +26,56 @@ _INTERVALS = ("scrape_interval", "scrape_timeout", "evaluation_interval")
 
 
 class Pages:
-    """A server of metrics pages by path; one without text answers 500."""
+    """A server of metrics pages by name, in a thread; one without text answers 500."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str | None] = {}
-        self.address = ""
+        shown = self.texts
 
-    async def answer(self, request: web.Request) -> web.Response:
-        text = self.texts.get(request.path)
-        if text is None:
-            return web.Response(status=500)
-        return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4"})
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                text = shown.get(self.path.removeprefix("/"))
+                self.send_response(500 if text is None else 200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.end_headers()
+                self.wfile.write((text or "").encode())
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        self._thread = Thread(target=self._server.serve_forever, args=(0.05,))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
 
-@asynccontextmanager
-async def pages() -> AsyncIterator[Pages]:
-    made = Pages()
-    app = web.Application()
-    app.router.add_get("/{name}", made.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made.address = f"127.0.0.1:{runner.addresses[0][1]}"
-    yield made
-    await runner.cleanup()
+def instance(page_name: str) -> str:
+    """What Prometheus calls the server of a page."""
+    return f"{page_name}:8000"
 
 
-def server(folder: Path, jobs: Mapping[str, str], port: int, rules: Path | None = None) -> Process:
-    """A real Prometheus on `port` that scrapes the URLs `jobs`, by job name; ready to answer."""
+def server(
+    folder: Path, shown: Pages, jobs: Mapping[str, str], port: int, rules: Path | None = None
+) -> Process:
+    """A real Prometheus on `port` that scrapes pages of `shown`, by job name; ready to answer.
+
+    It scrapes nothing in its first five seconds.
+    """
     binary = unpacked("prometheus") / "usr/bin/prometheus"
     interval = f"{SCRAPE_INTERVAL_S * 1000:.0f}ms"
     config = folder / "prometheus.yml"
     scrapes = []
-    for job, url in jobs.items():
-        address, _, path = url.partition("/")
-        static = [{"targets": [address]}]
-        scrapes.append({"job_name": job, "metrics_path": f"/{path}", "static_configs": static})
+    for job, name in jobs.items():
+        static = [{"targets": [shown.address], "labels": {"instance": instance(name)}}]
+        scrapes.append({"job_name": job, "metrics_path": f"/{name}", "static_configs": static})
     whole: dict[str, Any] = {
         "global": dict.fromkeys(_INTERVALS, interval),
         "scrape_configs": scrapes,
@@ -98,6 +114,7 @@ class PrometheusRig(ScrapeRig):
     def __init__(self, port: int) -> None:
         super().__init__(port)
         self.endpoint_address = "10.0.0.1:8000"
+        self.asked: list[dict[str, str]] = []
         self.settings = PrometheusSettings(
             url=f"http://{self.address}",
             targets=(PrometheusTarget(self.endpoint_address, "vllm"),),
@@ -128,6 +145,23 @@ class PrometheusRig(ScrapeRig):
         self.answer(vector(self.at_s, *items))
 
 
+def answers(rig: PrometheusRig, by_query: Mapping[str, bytes], status: int = 200) -> list[str]:
+    """Answer each query by the longest key it begins with; the queries asked."""
+    asked: list[str] = []
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        query = rig.asked[-1]["query"]
+        asked.append(query)
+        found = [key for key in by_query if query.startswith(key)]
+        if not found:
+            return web.Response(body=vector(1.7e9))
+        body = by_query[max(found, key=len)]
+        return web.Response(body=body, status=400 if b'"error"' in body else status)
+
+    rig.handler = handle
+    return asked
+
+
 @asynccontextmanager
 async def prometheus_rig() -> AsyncIterator[PrometheusRig]:
     """A PrometheusSource and the stand-in it asks, both ended afterwards."""
@@ -135,10 +169,12 @@ async def prometheus_rig() -> AsyncIterator[PrometheusRig]:
 
     async def handle(request: web.Request) -> web.StreamResponse:
         assert rig is not None
+        form = await request.post()
+        rig.asked.append({name: str(value) for name, value in form.items()})
         return await rig.serve(request)
 
     app = web.Application()
-    app.router.add_get("/api/v1/query", handle)
+    app.router.add_post("/api/v1/query", handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
