@@ -56,8 +56,7 @@ class EndpointState:
         self.own += 1
         self.own_tokens += tokens
         self.load = self.own + self.foreign
-        if self.own > self._peak_since:
-            self._peak_since = self.own
+        self._peak_since = max(self._peak_since, self.own)
 
     def release(self, tokens: int) -> None:
         """Uncount one."""

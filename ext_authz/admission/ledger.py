@@ -7,6 +7,7 @@ whichever comes first wins and the others find nothing. Counters always equal th
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 
 from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.shares import Flow, Shares
@@ -48,6 +49,9 @@ class Ledger:
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[Reservation, float]] = {}
+        # Nothing expires before this. It is asked at every arrival, and finding the first entry
+        # of a dict means walking over all that have ended before it.
+        self._quiet_until_s = inf
         self.by_tenant: Counter[str] = Counter()
         self.by_type: Counter[str] = Counter()
 
@@ -56,7 +60,7 @@ class Ledger:
 
     def open(self, reservation: Reservation) -> None:
         """Book `reservation`; its id must be new."""
-        self._open[reservation.id] = (reservation, reservation.opened_s + reservation.lease_s)
+        self._keep(reservation, reservation.opened_s + reservation.lease_s)
         self.by_tenant[reservation.tenant] += 1
         self.by_type[reservation.type] += 1
 
@@ -65,7 +69,7 @@ class Ledger:
         entry = self._open.pop(reservation_id, None)
         if entry is None:
             return False
-        self._open[reservation_id] = (entry[0], now + entry[0].lease_s)
+        self._keep(entry[0], now + entry[0].lease_s)
         return True
 
     def close(self, reservation_id: str) -> Reservation | None:
@@ -79,13 +83,23 @@ class Ledger:
 
     def expired(self, now: float) -> Reservation | None:
         """Close and return the next reservation whose lease has ended, if any."""
+        if now < self._quiet_until_s:
+            return None
         for reservation_id, (_, expires_s) in self._open.items():
-            return self.close(reservation_id) if expires_s <= now else None
+            if expires_s <= now:
+                return self.close(reservation_id)
+            self._quiet_until_s = expires_s
+            return None
+        self._quiet_until_s = inf
         return None
 
     def entries(self) -> tuple[Reservation, ...]:
         """Everything open, for tests and debugging."""
         return tuple(entry for entry, _ in self._open.values())
+
+    def _keep(self, reservation: Reservation, expires_s: float) -> None:
+        self._open[reservation.id] = (reservation, expires_s)
+        self._quiet_until_s = min(self._quiet_until_s, expires_s)
 
     @staticmethod
     def _drop(counter: Counter[str], key: str) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ext_authz.estimation.paths import clean
 from ext_authz.estimation.shapes.document import (
@@ -28,6 +29,8 @@ from ext_authz.estimation.shapes.tally import Tally, add_caps, add_prompts, add_
 from ext_authz.model import Api, HttpCall, InferenceRequest, Operation, Unread, value
 
 MAX_MODEL_CHARS = 256
+# Longer paths are not remembered.
+MAX_KNOWN_CHARS = 256
 MAX_SEQUENCES = 1_000_000
 MAX_MEASURE = 1 << 44
 # JSON text compresses to between a third and a tenth.
@@ -145,9 +148,14 @@ def _parse(call: HttpCall) -> InferenceRequest:
 
 def _target(call: HttpCall) -> Target:
     """Find the route of a call and the API whose error shape its sender understands."""
-    place = clean(call.path)
     content_type = call.headers.get("content-type", "").lstrip().lower()
     grpc = content_type.startswith("application/grpc")
+    path = call.path
+    return _known_target(path, grpc) if len(path) <= MAX_KNOWN_CHARS else _find_target(path, grpc)
+
+
+def _find_target(path: str, grpc: bool) -> Target:
+    place = clean(path)
     unread = Unread.AMBIGUOUS_PATH if place.ambiguous else None
     for route in ROUTES:
         match = route.pattern.fullmatch(place.path)
@@ -158,6 +166,10 @@ def _target(call: HttpCall) -> Target:
             return Target(route.api, place.path, route, model, unread)
     api = Api.GRPC if grpc else _family(place.path.lower())
     return Target(api, place.path, None, None, unread)
+
+
+# Nearly all calls have one of a few paths.
+_known_target = lru_cache(maxsize=512)(_find_target)
 
 
 def _family(path: str) -> Api:

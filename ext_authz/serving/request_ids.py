@@ -6,9 +6,14 @@ our decision: only Envoy's own request id joins the two. It may come before we e
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 # Enough for the Checks of some seconds; what falls out is ended by its lease.
 CAPACITY = 8192
 LONGEST = 64
+
+
+_Ids = OrderedDict[str, str | None]
 
 
 class RequestIds:
@@ -20,8 +25,9 @@ class RequestIds:
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
-        self._booked: dict[str, str | None] = {}
-        self._given_up: dict[str, str | None] = {}
+        # Ordered ones: a plain dict walks over all it has lost to find its oldest.
+        self._booked: _Ids = OrderedDict()
+        self._given_up: _Ids = OrderedDict()
 
     def is_given_up(self, request_id: str) -> bool:
         """Whether nobody waits for the answer to this request any more."""
@@ -42,7 +48,7 @@ class RequestIds:
         self._remember(self._given_up, request_id, None)
         return None
 
-    def _remember(self, ids: dict[str, str | None], request_id: str, value: str | None) -> None:
+    def _remember(self, ids: _Ids, request_id: str, value: str | None) -> None:
         if len(ids) >= self._capacity and request_id not in ids:
-            del ids[next(iter(ids))]
+            ids.popitem(last=False)
         ids[request_id] = value

@@ -27,6 +27,7 @@ CHOICE_FIELDS = ("n", "best_of")
 FORM = frozenset({"role", "content", "type", "text"})
 IMAGE_TYPES = frozenset({"image_url", "input_image", "image"})
 IMAGE_FIELDS = frozenset({"image_url", "image", "source"})
+_PICTURE_SIGNS = frozenset({"type", "image_url", "source"})
 IMAGE_DATA_FIELDS = frozenset({"url", "data"})
 # A number or a boolean inside text-bearing fields: about one token.
 SCALAR_BYTES = 4
@@ -103,7 +104,8 @@ def add_text(value: object, tally: Tally) -> None:
         if isinstance(item, str):
             text_bytes += len(item) if item.isascii() else utf8_bytes(item)
         elif isinstance(item, dict):
-            if is_image(item):
+            # Most objects are messages, which have none of the fields that tell a picture.
+            if not _PICTURE_SIGNS.isdisjoint(item) and is_image(item):
                 _add_image(item, tally, stack)
             else:
                 text_bytes += _fields_bytes(item, stack)
