@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -13,10 +13,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from ext_authz.serving.access_log import AccessLogSink
+from ext_authz.serving.cohort import Check, Cohorts
 from ext_authz.serving.wire import Wire
 from ext_authz.settings import ServerSettings
-
-Check = Callable[[bytes, float | None], Awaitable[bytes]]
 
 AUTHORIZATION = "envoy.service.auth.v3.Authorization"
 ACCESS_LOG = "envoy.service.accesslog.v3.AccessLogService"
@@ -54,7 +53,7 @@ class GrpcHost:
         self, settings: ServerSettings, wire: Wire, check: Check, sink: AccessLogSink
     ) -> None:
         self._settings = settings
-        self._check = check
+        self._cohorts = Cohorts(check)
         self._sink = sink
         self._streams: set[asyncio.Task[Any]] = set()
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack it
@@ -109,7 +108,7 @@ class GrpcHost:
         await stopping
 
     async def _on_check(self, request: bytes, context: Any) -> bytes:
-        return await self._check(request, context.time_remaining())
+        return await self._cohorts.check(request, context)
 
     async def _on_access_logs(self, messages: AsyncIterator[bytes], context: Any) -> bytes:
         del context

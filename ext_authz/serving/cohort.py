@@ -1,0 +1,80 @@
+"""Checks that come close together are decided one right after the other.
+
+A decision takes three times as long when the code of the network stack has run before it and
+pushed it out of the processor's caches, and grpc.aio runs a lot of that for every call. So a
+call waits until a few turns of the event loop have brought no further one, and those that have
+gathered are decided in one go. With nothing else to do, the turns take some tens of microseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+# Turns without a newcomer after which nobody is waited for any more, and the calls that are
+# enough to start at once. Both measured: fewer turns gather nothing, more only cost.
+QUIET_TURNS = 5
+ENOUGH = 16
+
+Check = Callable[[bytes, float | None], Awaitable[bytes]]
+
+
+class Deadline(Protocol):
+    """What is asked of a call's context."""
+
+    def time_remaining(self) -> float | None:
+        """Seconds for which the caller will still wait, None if for ever."""
+
+
+class Cohorts:
+    """Calls `check` for requests in small groups."""
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+        # The loop itself keeps no task alive.
+        self._deciding: set[asyncio.Task[None]] = set()
+        self._waiting: list[tuple[bytes, Deadline, asyncio.Future[bytes]]] = []
+
+    async def check(self, request: bytes, deadline: Deadline) -> bytes:
+        """The answer to `request`, decided with its cohort; raises what `check` raises.
+
+        One whose caller has left meanwhile is not decided at all.
+        """
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bytes] = loop.create_future()
+        self._waiting.append((request, deadline, answer))
+        if len(self._waiting) == 1:
+            loop.call_soon(self._turn, loop, 1, QUIET_TURNS)
+        return await answer
+
+    def _turn(self, loop: asyncio.AbstractEventLoop, seen: int, turns: int) -> None:
+        """One turn of the loop is over, after which `seen` were waiting the last time."""
+        count = len(self._waiting)
+        if count >= ENOUGH or (count == seen and turns == 0):
+            self._decide(loop)
+        elif count > seen:
+            loop.call_soon(self._turn, loop, count, QUIET_TURNS)
+        else:
+            loop.call_soon(self._turn, loop, count, turns - 1)
+
+    def _decide(self, loop: asyncio.AbstractEventLoop) -> None:
+        cohort, self._waiting = self._waiting, []
+        for request, deadline, answer in cohort:
+            if not answer.done():
+                # A task each: one that has to wait must not hold up the others.
+                task = loop.create_task(self._answer(request, deadline, answer))
+                self._deciding.add(task)
+                task.add_done_callback(self._deciding.discard)
+
+    async def _answer(
+        self, request: bytes, deadline: Deadline, answer: asyncio.Future[bytes]
+    ) -> None:
+        try:
+            decided = await self._check(request, deadline.time_remaining())
+        except Exception as fault:
+            if not answer.done():
+                answer.set_exception(fault)
+        else:
+            if not answer.done():
+                answer.set_result(decided)

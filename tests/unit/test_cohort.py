@@ -1,0 +1,123 @@
+"""Checks that come close together are decided together, and each for itself."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ext_authz.serving.cohort import ENOUGH, Cohorts
+
+
+class Caller:
+    """A call's context with this much time left."""
+
+    def __init__(self, remaining_s: float | None = 1.0) -> None:
+        self.remaining_s = remaining_s
+
+    def time_remaining(self) -> float | None:
+        return self.remaining_s
+
+
+class Recorder:
+    """A check that notes what happened in which order; `b"wait"` waits, `b"fail"` raises."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.remaining: list[float | None] = []
+        self.release = asyncio.Event()
+        self.cohorts = Cohorts(self.check)
+
+    async def check(self, request: bytes, remaining_s: float | None) -> bytes:
+        self.events.append(f"decide {request.decode()}")
+        self.remaining.append(remaining_s)
+        if request == b"wait":
+            await self.release.wait()
+        if request == b"fail":
+            raise ValueError("as asked")
+        return request.upper()
+
+    async def call(self, request: bytes) -> bytes:
+        answer = await self.cohorts.check(request, Caller())
+        self.events.append(f"answer {request.decode()}")
+        return answer
+
+
+async def test_each_gets_its_own_answer() -> None:
+    """Answers are not mixed up, whatever the size of the cohort."""
+    recorder = Recorder()
+    requests = [f"r{number}".encode() for number in range(3 * ENOUGH + 1)]
+    answers = await asyncio.gather(*(recorder.call(request) for request in requests))
+    assert answers == [request.upper() for request in requests]
+
+
+async def test_decided_before_any_is_answered() -> None:
+    """The code that sends an answer does not run between two decisions of a cohort."""
+    recorder = Recorder()
+    await asyncio.gather(recorder.call(b"a"), recorder.call(b"b"))
+    assert recorder.events == ["decide a", "decide b", "answer a", "answer b"]
+
+
+async def test_newcomers_of_the_next_turns_join() -> None:
+    """A call that comes two turns later is still decided with the first."""
+    recorder = Recorder()
+    first = asyncio.ensure_future(recorder.call(b"a"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    await asyncio.gather(first, recorder.call(b"b"))
+    assert recorder.events[:2] == ["decide a", "decide b"]
+
+
+async def test_one_alone_is_decided_within_a_few_turns() -> None:
+    """Nothing but turns of the loop is waited for: no timer, no second call."""
+    recorder = Recorder()
+    only = asyncio.ensure_future(recorder.call(b"a"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert only.done()
+
+
+async def test_a_steady_stream_does_not_starve_the_first() -> None:
+    """With a newcomer at every turn the first is decided once enough have gathered."""
+    recorder = Recorder()
+    calls = []
+    for number in range(ENOUGH + 10):
+        calls.append(asyncio.ensure_future(recorder.call(b"%d" % number)))
+        await asyncio.sleep(0)
+    assert "decide 0" in recorder.events
+    await asyncio.gather(*calls)
+
+
+async def test_who_left_is_not_decided() -> None:
+    """A caller that is gone before its turn costs no decision and books nothing."""
+    recorder = Recorder()
+    leaves = asyncio.ensure_future(recorder.call(b"gone"))
+    stays = asyncio.ensure_future(recorder.call(b"here"))
+    await asyncio.sleep(0)
+    leaves.cancel()
+    assert await stays == b"HERE"
+    assert recorder.events == ["decide here", "answer here"]
+
+
+async def test_one_that_waits_or_fails_touches_no_other() -> None:
+    """A check that suspends delays nobody, and one that raises does so only to its caller."""
+    recorder = Recorder()
+    waits = asyncio.ensure_future(recorder.call(b"wait"))
+    fails = asyncio.ensure_future(recorder.call(b"fail"))
+    assert await recorder.call(b"a") == b"A"
+    with pytest.raises(ValueError, match="as asked"):
+        await fails
+    assert not waits.done()
+    recorder.release.set()
+    assert await waits == b"WAIT"
+
+
+async def test_time_is_read_when_decided() -> None:
+    """The turns waited count: what is left is asked right before the decision."""
+    recorder = Recorder()
+    caller = Caller(0.5)
+    call = asyncio.ensure_future(recorder.cohorts.check(b"a", caller))
+    await asyncio.sleep(0)
+    caller.remaining_s = 0.25
+    await call
+    assert recorder.remaining == [0.25]
