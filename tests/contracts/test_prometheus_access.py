@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ import pytest
 from ext_authz.errors import TelemetryError
 from ext_authz.telemetry import prometheus_http
 from ext_authz.telemetry.prometheus_settings import PrometheusTarget
+from tests.contracts.test_scrape import make_certificate, tls_of
 from tests.support.prometheus import PrometheusRig, answers, prometheus_rig
 from tests.support.scrape_rig import one, until
 
@@ -46,6 +48,24 @@ async def test_passwords_stay_inside(rig: PrometheusRig) -> None:
         await rig.source.poll(1.0)
     assert rig.source.name == "prometheus/127.0.0.1:1"
     assert "geheim" not in f"{caught.value} {rig.settings!r} {rig.source.name}"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
+async def test_certificates_are_verified(tmp_path: Path) -> None:
+    """A certificate nobody vouches for is refused; with its issuer in `ca_file` all is well."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    make_certificate(key, certificate)
+    async with prometheus_rig(tls_of(key, certificate)) as rig:
+        url = rig.settings.url.replace("http:", "https:")
+        rig.healthy(2)
+        rig.configure(url=url, timeout_s=5.0)
+        with pytest.raises(TelemetryError, match="request failed: SSLError"):
+            await rig.source.poll(1.0)
+        rig.configure(ca_file=certificate)
+        assert one(await rig.source.poll(1.0)).running == 2.0
+        rig.configure(ca_file=tmp_path / "nowhere.pem")
+        with pytest.raises(TelemetryError, match="request failed"):
+            await rig.source.poll(1.0)
 
 
 async def test_polls_that_hang_are_given_up_and_few(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -163,7 +164,7 @@ def answers(rig: PrometheusRig, by_query: Mapping[str, bytes], status: int = 200
 
 
 @asynccontextmanager
-async def prometheus_rig() -> AsyncIterator[PrometheusRig]:
+async def prometheus_rig(tls: ssl.SSLContext | None = None) -> AsyncIterator[PrometheusRig]:
     """A PrometheusSource and the stand-in it asks, both ended afterwards."""
     rig: PrometheusRig | None = None
 
@@ -177,7 +178,7 @@ async def prometheus_rig() -> AsyncIterator[PrometheusRig]:
     app.router.add_post("/api/v1/query", handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
     rig = PrometheusRig(runner.addresses[0][1])
     yield rig
     rig.released.set()
