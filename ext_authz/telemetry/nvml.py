@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from ext_authz.errors import TelemetryError
 from ext_authz.snapshot import Report
-from ext_authz.telemetry.nvml_cards import SOURCE, CardReader
+from ext_authz.telemetry.nvml_cards import SOURCE, CardReader, Reading
 
 Answer = TypeVar("Answer")
 
@@ -85,19 +85,11 @@ class NvmlSource:
 
     async def poll(self, now: float) -> Report:
         """See `PollSource.poll`."""
-        if self._closed:
-            raise TelemetryError("NVML: closed")
-        self._processes = MappingProxyType({})
-        worker = self._own_worker()
-        if worker.busy_since is not None:
-            waited_s = now - worker.busy_since
-            raise TelemetryError(f"NVML: the driver has not answered for {waited_s:.1f} s")
         try:
-            async with asyncio.timeout(self._settings.timeout_s):
-                reading = await worker.call(now, lambda: worker.reader().read(now))
-        except TimeoutError as error:
-            limit_s = self._settings.timeout_s
-            raise TelemetryError(f"NVML: no answer within {limit_s:g} s") from error
+            reading = await self._read(now)
+        except TelemetryError:
+            self._processes = MappingProxyType({})
+            raise
         self._processes = reading.processes
         return reading.report
 
@@ -113,6 +105,20 @@ class NvmlSource:
         finished = worker.finish()
         if not hangs:
             await asyncio.wait([finished], timeout=self._settings.timeout_s)
+
+    async def _read(self, now: float) -> Reading:
+        if self._closed:
+            raise TelemetryError("NVML: closed")
+        worker = self._own_worker()
+        if worker.busy_since is not None:
+            waited_s = now - worker.busy_since
+            raise TelemetryError(f"NVML: the driver has not answered for {waited_s:.1f} s")
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                return await worker.call(now, lambda: worker.reader().read(now))
+        except TimeoutError as error:
+            limit_s = self._settings.timeout_s
+            raise TelemetryError(f"NVML: no answer within {limit_s:g} s") from error
 
     def _own_worker(self) -> _Worker:
         # Threads and what NVML knows do not survive a fork.

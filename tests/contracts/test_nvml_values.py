@@ -219,6 +219,14 @@ def test_processes_are_found_where_they_compute(rig: Rig) -> None:
     }
 
 
+def test_processes_are_known_while_the_next_poll_is_under_way(rig: Rig) -> None:
+    """What the last good poll said holds until there is something newer."""
+    rig.driver.says({"0.pid": 41})
+    rig.host.devices(0.0)
+    rig.driver.says({"1.pid": 41, "count": 2})
+    assert rig.host.ask("pid_while_polling", pid=41, now=1.0) == ["GPU-0", "GPU-1"]
+
+
 def test_processes_are_forgotten_when_the_driver_fails(rig: Rig) -> None:
     """Where a process is, is unknown as soon as a poll cannot tell."""
     rig.driver.says({"0.pid": 41})

@@ -69,6 +69,15 @@ class Remote:
         held = {name: dict(found) for name, found in self.source.processes.items()}
         return {"devices": [self.source.device_of(pid) for pid in pids], "held": held}
 
+    async def pid_while_polling(self, pid: int, now: float) -> list[str | None]:
+        """Where `pid` is said to be while a poll is under way, and after it."""
+        polling = asyncio.create_task(self.source.poll(now))
+        await asyncio.sleep(0)
+        during = self.source.device_of(pid)
+        assert not polling.done()
+        await polling
+        return [during, self.source.device_of(pid)]
+
     async def close(self) -> dict[str, object]:
         started = SystemClock().now()
         await self.source.close()
