@@ -49,6 +49,7 @@ class Beats:
         self._interval_s = interval_s
         self._report = Report()
         self._new = asyncio.Event()
+        self._first = asyncio.Event()
         self.pace_s = interval_s
         self.sent = 0
         """Heartbeats given out."""
@@ -62,10 +63,15 @@ class Beats:
         """The newest measurement."""
         self._report = report
         self._new.set()
+        self._first.set()
 
     def ask_for(self, interval_s: float) -> None:
         """A gate would have a heartbeat every `interval_s`."""
         self.pace_s = max(self._interval_s, min(interval_s, MOST_INTERVAL_S))
+
+    async def wait_for_first(self) -> None:
+        """Until something was measured at all."""
+        await self._first.wait()
 
     async def next(self) -> bytes:
         """The next heartbeat, once there is something new or it is time."""
@@ -201,6 +207,7 @@ def _first(outcomes: list[BaseException | None]) -> str:
 
 async def _keep(client: Any, settings: nats.NatsSettings, beats: Beats) -> None:
     """Put a heartbeat into the bucket now and then, for gates that start."""
+    await beats.wait_for_first()
     bucket, warned = None, False
     while True:
         try:
