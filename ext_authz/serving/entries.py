@@ -6,6 +6,7 @@ from typing import Any
 
 from ext_authz.model import value
 
+_LOAD_HEADER = "endpoint-load-metrics"
 _METADATA_NAMESPACE = "envoy.filters.http.ext_authz"
 # envoy.data.accesslog.v3.AccessLogType
 _NOT_SET, _DOWNSTREAM_PERIODIC, _DOWNSTREAM_END = 0, 5, 6
@@ -22,6 +23,7 @@ class AccessLogEntry:
     `final` entries end the request; `periodic` ones only show that it still runs. `status` is
     the HTTP status the client got, 0 if none. `duration_s` is from the first byte in to the last
     byte out. `upstream` is host:port, an IPv6 host in brackets; None if no server was reached.
+    `load_report` is what that server said of its load in a header or trailer (ORCA), unread.
     """
 
     decision_id: str
@@ -34,6 +36,7 @@ class AccessLogEntry:
     upstream_reset: bool
     response_bytes: int
     request_id: str = ""
+    load_report: str | None = None
 
 
 def read_entry(entry: Any) -> AccessLogEntry | None:
@@ -62,6 +65,7 @@ def read_entry(entry: Any) -> AccessLogEntry | None:
         or flags.upstream_connection_termination
         or flags.upstream_connection_failure,
         response_bytes=response.response_body_bytes,
+        load_report=_load_report(response),
     )
 
 
@@ -87,6 +91,18 @@ def _read_unanswered(entry: Any) -> AccessLogEntry | None:
         response_bytes=entry.response.response_body_bytes,
         request_id=entry.request.request_id,
     )
+
+
+def _load_report(response: Any) -> str | None:
+    # Streamed responses can tell it only when they end.
+    for fields in (response.response_headers, response.response_trailers):
+        if not fields:
+            continue
+        if text := fields.get(_LOAD_HEADER):
+            return str(text)
+        if binary := fields.get(f"{_LOAD_HEADER}-bin"):
+            return f"BIN {binary}"
+    return None
 
 
 def _client_left(entry: Any) -> bool:

@@ -213,3 +213,26 @@ def test_undecodable() -> None:
 def test_the_empty_answer() -> None:
     """Envoy expects a StreamAccessLogsResponse, which has no fields."""
     assert Codec(WIRE).empty_access_log_response() == bytes(accesslog.StreamAccessLogsResponse())
+
+
+@pytest.mark.parametrize(
+    ("headers", "trailers", "expected"),
+    [
+        ({"endpoint-load-metrics": "TEXT a=1"}, {}, "TEXT a=1"),
+        ({"server": "x"}, {"endpoint-load-metrics": "JSON {}"}, "JSON {}"),
+        ({"endpoint-load-metrics-bin": "CQAA"}, {}, "BIN CQAA"),
+        ({"endpoint-load-metrics": ""}, {"endpoint-load-metrics-bin": "CQAA"}, "BIN CQAA"),
+        ({"server": "x"}, {}, None),
+        ({}, {}, None),
+    ],
+)
+def test_load_reports(
+    headers: dict[str, str], trailers: dict[str, str], expected: str | None
+) -> None:
+    """What the model server says of its load is passed on as it is, from headers or trailers."""
+    logged = entry()
+    assert logged.response is not None
+    logged.response.response_headers = headers
+    logged.response.response_trailers = trailers
+    (read,) = Codec(WIRE).decode_access_log(message(logged))
+    assert read.load_report == expected
