@@ -61,7 +61,7 @@ class StreamSettings:
     listen: str
     interval_s: float = 0.05
     max_agents: int = 256
-    max_heartbeats_per_s: float = 2000.0
+    max_heartbeats_per_s: float = 1000.0
     idle_s: float = 10.0
     token_file: Path | None = None
 
