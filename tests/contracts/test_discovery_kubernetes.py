@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ from ext_authz.clock import SystemClock
 from ext_authz.errors import TelemetryError
 from ext_authz.telemetry.discovery_kubernetes import KubernetesDiscovery, KubernetesSettings
 from ext_authz.telemetry.endpoint_slices import Slices
+from tests.support.certificates import make_certificate
 from tests.support.kubernetes_api import Api, api_server, endpoint, endpoint_slice
 from tests.support.scrape_rig import until
 
@@ -200,6 +202,23 @@ async def test_tokens_rotate(api: Api, tmp_path: Path) -> None:
         await until(lambda: api.tokens[-1] == "Bearer second")
         assert api.tokens[0] == "Bearer first"
         assert told == [urls(1, 2)]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
+async def test_certificates_are_verified(tmp_path: Path) -> None:
+    """An API server that the configured authority does not vouch for is sent no token."""
+    ca = tmp_path / "ca.pem"
+    token = tmp_path / "token"
+    token.write_text("secret")
+    async with api_server(make_certificate(tmp_path / "key.pem", ca)) as api:
+        api.put(endpoint_slice("a", pod(1)))
+        trusting = replace(settings(api), ca_file=str(ca), token_file=str(token))
+        async with running(replace(trusting, ca_file=None)) as (told, discovery):
+            await until(lambda: discovery.failures >= 2)
+            assert (told, api.tokens) == ([], [])
+        async with running(trusting) as (told, _):
+            await until(lambda: told == [urls(1)])
+            assert api.tokens[0] == "Bearer secret"
 
 
 SLICE = endpoint_slice(
