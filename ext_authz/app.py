@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import gc
 import logging
 import secrets
 import signal
@@ -94,6 +95,8 @@ class App:
         self._collector.start()
         admin_port = await self._admin.start(server.admin_listen)
         grpc_port = await self._host.start()
+        # What exists by now stays: the collector need not walk over it again and again.
+        gc.freeze()
         self._unready = ()
         # What was built to start up lives as long as we do: a full collection that walks through
         # all of it (the message classes above all) would hold up every Check in flight.

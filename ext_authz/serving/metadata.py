@@ -15,6 +15,7 @@ _ENTRY, _KEY, _VALUE = b"\x0a", b"\x0a", b"\x12"  # Struct.fields, 1; key, 1; va
 _NUMBER, _STRING = b"\x11", b"\x1a"  # Value.number_value, 2; Value.string_value, 3
 _DOUBLE = Struct("<d").pack
 _MOST_REMEMBERED = 1024
+_LONGEST_REMEMBERED = 128
 
 _Whose = tuple[str | None, str | None]
 
@@ -23,6 +24,7 @@ class MetadataWriter:
     """Serialises what Envoy is to remember of a decision: its id, tenant, pool and estimate."""
 
     def __init__(self) -> None:
+        self._before_id: dict[int, bytes] = {}
         self._known: dict[_Whose, tuple[bytes, bytes]] = {}
 
     def write(self, decision: Decision) -> bytes:
@@ -36,7 +38,7 @@ class MetadataWriter:
             known = (_text_entry("pool", decision.pool), _text_entry("tenant", decision.tenant))
             self._known[whose] = known
         pool, tenant = known
-        decision_id = _text_entry("decision_id", decision.reservation_id)
+        decision_id = self._id_entry(decision.reservation_id)
         cost = decision.estimate
         # In the order of names, which protobuf calls deterministic.
         if cost is None:
@@ -46,6 +48,20 @@ class MetadataWriter:
             prompt = _DOUBLE(cost.prompt_tokens)
             body = b"".join((decision_id, _OUTPUT, output, pool, _PROMPT, prompt, tenant))
         return _sized(_DYNAMIC_METADATA, body) if body else b""
+
+    def _id_entry(self, decision_id: str | None) -> bytes:
+        """The entry that is never the same: what comes before an id depends on its length only."""
+        if decision_id is None:
+            return b""
+        text = decision_id.encode()
+        length = len(text)
+        before = self._before_id.get(length)
+        if before is None:
+            entry = _text_entry("decision_id", decision_id)
+            if length > _LONGEST_REMEMBERED:
+                return entry
+            before = self._before_id[length] = entry[: len(entry) - length]
+        return before + text
 
 
 def _varint(number: int) -> bytes:
