@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ext_authz.telemetry.exposition import parse_page
 from ext_authz.telemetry.mappings import ENGINES, Signal
-from ext_authz.telemetry.rates import rate
+from ext_authz.telemetry.rates import mean_execution_s, rate
 from ext_authz.telemetry.reading import Reading, read
 
 VLLM = ENGINES["vllm"]
@@ -66,3 +66,30 @@ def test_rates_against_plain_arithmetic(
         assert got == pytest.approx(sum(int(now) - int(then) for then, now in both) / elapsed_s)
         assert got is not None
         assert got >= 0
+
+
+def whole(time_s: float, requests: int, queued_s: float, queued: int) -> Reading:
+    """A page of an engine that tells the whole time of requests, and apart from it the queue's."""
+    mapping = ENGINES["sglang"]
+    page = (
+        f'sglang:e2e_request_latency_seconds_sum{{model_name="m"}} {time_s}\n'
+        f'sglang:e2e_request_latency_seconds_count{{model_name="m"}} {requests}\n'
+        f'sglang:queue_time_seconds_sum{{model_name="m",tp_rank="0"}} {queued_s}\n'
+        f'sglang:queue_time_seconds_count{{model_name="m",tp_rank="0"}} {queued}\n'
+    )
+    return read(mapping, parse_page(page.encode(), mapping.names))
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        (whole(30, 10, 20, 20), 2.0),
+        # Those that leave the queue now waited longer than those that end now took.
+        (whole(30, 10, 80, 20), None),
+        (whole(30, 10, 0, 0), None),
+        (whole(0, 0, 20, 20), None),
+    ],
+)
+def test_a_mean_less_a_mean(after: Reading, expected: float | None) -> None:
+    """Execution is the whole less the queue, never negative, and unknown with either of them."""
+    assert mean_execution_s(whole(0, 0, 0, 0), after) == expected
