@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 
 from ext_authz.clock import Clock, SystemClock
 from ext_authz.errors import TelemetryError
-from ext_authz.settings import Endpoint, TelemetrySettings
+from ext_authz.settings import Endpoint
 from ext_authz.snapshot import DeviceSample, EndpointSample, Report
 from ext_authz.telemetry.feedback_fields import as_name
 from ext_authz.telemetry.feedback_send import MOST_INTERVAL_S, Beats, Sender, sender_for
 from ext_authz.telemetry.mappings import ENGINES, Signal
 from ext_authz.telemetry.rates import mean_execution_s
 from ext_authz.telemetry.reading import Reading
-from ext_authz.telemetry.scrape import ScrapeSource
+from ext_authz.telemetry.scrape import ScrapeSettings, ScrapeSource
 
 if TYPE_CHECKING:
     from ext_authz.telemetry.source import PollSource
@@ -97,9 +97,7 @@ class Agent:
 
     def __init__(self, settings: AgentSettings, beats: Beats, clock: Clock) -> None:
         endpoint = Endpoint(settings.endpoint, settings.scrape_url, 1, settings.device or "")
-        scraping = TelemetrySettings(
-            "scrape", settings.interval_s, SCRAPE_TIMEOUT_S, MAX_PAGE_BYTES
-        )
+        scraping = ScrapeSettings(settings.interval_s, SCRAPE_TIMEOUT_S, MAX_PAGE_BYTES)
         self._settings = settings
         self._beats = beats
         self._clock = clock

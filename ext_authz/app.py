@@ -31,7 +31,7 @@ from ext_authz.settings import Settings
 from ext_authz.snapshot import EndpointSample, Freshness
 from ext_authz.telemetry.collector import Collector
 from ext_authz.telemetry.describe import SourceState, describe
-from ext_authz.telemetry.scrape import build_sources
+from ext_authz.telemetry.registry import build_sources
 from ext_authz.web.admin import AdminServer, Inside
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class App:
         self._codec = codec
         self._host = GrpcHost(settings.server, wire, checks.check, sink)
         self._collector = Collector(
-            build_sources(settings.telemetry, settings.admission.pools),
+            build_sources(settings.telemetry.sources, settings.admission.pools, self._clock),
             placements(settings),
             self._clock,
             self._on_sample,
@@ -144,7 +144,7 @@ class App:
         if before.server != after.server:
             log.warning("changes under `server` take effect at the next start")
         if _scraped(before) != _scraped(after):
-            sources = build_sources(after.telemetry, after.admission.pools)
+            sources = build_sources(after.telemetry.sources, after.admission.pools, self._clock)
             self._background(self._collector.reconfigure(sources, placements(after)))
 
     def _on_config_error(self, error: ConfigError | OSError) -> None:

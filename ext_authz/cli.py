@@ -17,6 +17,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ext_authz.agent import add_agent_command
 from ext_authz.errors import ConfigError, ExtAuthzError
 
 ADMIN = "127.0.0.1:9002"
@@ -83,6 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("request_id", metavar="REQUEST-ID", help="x-request-id of the request")
     explain.add_argument("--admin", default=ADMIN, metavar="HOST:PORT")
     explain.set_defaults(run=_explain)
+
+    add_agent_command(commands)
 
     telemetry = commands.add_parser(
         "telemetry", help="what a running gate knows of pools, endpoints and devices"

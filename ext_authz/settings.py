@@ -92,7 +92,8 @@ class Endpoint:
     """One model server. `address` is host:port, the name Envoy, the ledger and telemetry share.
 
     `max_concurrency` is the slots: requests it runs at once before they queue inside it.
-    `device` names the card, so that endpoints that share one can be told.
+    `device` names the card, so that endpoints that share one can be told. `metrics_url` is where
+    its metrics page is, if not where its engine puts it.
     """
 
     address: str
@@ -100,6 +101,7 @@ class Endpoint:
     max_concurrency: int
     device: str
     region: str | None = None
+    metrics_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +198,10 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySettings:
-    """Where gauges come from. `source` is the configured kind, built or not."""
+    """Where telemetry comes from: one settings object of each source, whose type says of which
+    kind it is (`telemetry.registry` makes the sources)."""
 
-    source: str
-    interval_s: float
-    timeout_s: float
-    max_page_bytes: int
+    sources: tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)

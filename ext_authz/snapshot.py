@@ -46,7 +46,8 @@ class EndpointSample:
     `mean_execution_s` is time in the engine without its queue, over the requests that finished
     since the sample before, `None` when none did. `source` is who said so; `device` the UUID of
     the card it runs on, where the source knows it. After merging, `origins` tells of each known
-    number who gave it, `at_s` is the date of the last known load (see `telemetry.merge`), and `thermal_factor` is by how much throttled clocks lengthen execution.
+    number who gave it, `at_s` is the date of the last known load (see `telemetry.merge`),
+    and `thermal_factor` is by how much throttled clocks lengthen execution.
 
     `mean_wait_s` is time in the engine's own queue and `mean_batch` requests in one batch, over
     what finished since the sample before; the rates are over the same time, and unknown where a

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "ext_authz"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("ext_authz.__main__",),
     ("ext_authz.cli",),
-    ("ext_authz.app",),
+    ("ext_authz.app", "ext_authz.agent"),
     (
         "ext_authz.serving",
         "ext_authz.web",
@@ -42,12 +42,23 @@ PURE = (
     "ext_authz.settings",
     "ext_authz.snapshot",
     "ext_authz.errors",
+    "ext_authz.telemetry.dcgm",
+    "ext_authz.telemetry.describe",
     "ext_authz.telemetry.exposition",
+    "ext_authz.telemetry.endpoint_slices",
+    "ext_authz.telemetry.feedback",
+    "ext_authz.telemetry.feedback_fields",
+    "ext_authz.telemetry.feedback_intake",
     "ext_authz.telemetry.mappings",
+    "ext_authz.telemetry.merge",
+    "ext_authz.telemetry.prometheus_read",
+    "ext_authz.telemetry.promql",
+    "ext_authz.telemetry.rates",
     "ext_authz.telemetry.reading",
+    "ext_authz.telemetry.window",
 )
 IMPURE = {
-    "aiohttp", "asyncio", "grpc", "http", "logging", "os", "prometheus_client", "redis",
+    "aiohttp", "asyncio", "grpc", "http", "logging", "nats", "os", "prometheus_client", "redis",
     "requests", "socket", "subprocess", "threading", "time", "urllib3", "uvloop",
 }  # fmt: skip
 # The one clock; everything else is handed the time.

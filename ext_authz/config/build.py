@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 from ext_authz.config.schema import (
@@ -15,6 +16,7 @@ from ext_authz.config.schema import (
     TenantBody,
     TypeBody,
 )
+from ext_authz.config.sources import source_settings, stale_after_s
 from ext_authz.settings import (
     AdmissionSettings,
     CostRules,
@@ -38,12 +40,14 @@ DEFAULT_TYPE = "default"
 DEFAULT_SLO_MS = 150.0
 
 
-def build(config: AdmissionControl, keys: Mapping[bytes, str], fingerprint: str) -> Settings:
-    """The settings a configuration means."""
-    source = config.metrics_source
+def build(
+    config: AdmissionControl, keys: Mapping[bytes, str], fingerprint: str, base: Path
+) -> Settings:
+    """The settings a configuration means. Files it names are relative to `base`."""
     server = config.server
+    admission = _admission(config)
     return Settings(
-        admission=_admission(config),
+        admission=admission,
         edge=_edge(config),
         server=ServerSettings(
             grpc_listen=server.grpc_listen,
@@ -52,28 +56,9 @@ def build(config: AdmissionControl, keys: Mapping[bytes, str], fingerprint: str)
             drain_s=server.drain,
             max_message_bytes=server.max_message_bytes,
         ),
-        telemetry=TelemetrySettings(
-            source=source.type,
-            interval_s=source.scrape_interval,
-            timeout_s=timeout_s(config),
-            max_page_bytes=source.max_page_bytes,
-        ),
+        telemetry=TelemetrySettings(source_settings(config, tuple(admission.pools.values()), base)),
         keys=MappingProxyType(dict(keys)),
         fingerprint=fingerprint,
-    )
-
-
-def timeout_s(config: AdmissionControl) -> float:
-    """How long one scrape may take: never so long that it meets the next one."""
-    source = config.metrics_source
-    return min(source.scrape_interval, 1.0) if source.timeout is None else source.timeout
-
-
-def stale_after_s(config: AdmissionControl) -> float:
-    """Default age limit: two lost scrapes are forgiven."""
-    source = config.metrics_source
-    return (
-        max(3 * source.scrape_interval, 1.0) if source.stale_after is None else source.stale_after
     )
 
 
@@ -182,6 +167,7 @@ def _pool(pool: PoolBody, stale_s: float) -> Pool:
                 max_concurrency=body.max_concurrency or pool.max_concurrency,
                 device=body.device or address,
                 region=body.region,
+                metrics_url=body.metrics_url,
             )
             for body in pool.endpoints
         ),

@@ -8,6 +8,7 @@ from ext_authz.config import build
 from ext_authz.config.locate import Loc
 from ext_authz.config.report import Report
 from ext_authz.config.schema import AdmissionControl, PoolBody, Targets
+from ext_authz.config.sources import check_sources
 
 
 def check(config: AdmissionControl, report: Report) -> None:
@@ -17,67 +18,14 @@ def check(config: AdmissionControl, report: Report) -> None:
 
 
 def _modes(config: AdmissionControl, report: Report) -> None:
-    source = config.metrics_source
     if config.mode != "predictive":
         report.not_built(("mode",), f"{config.mode} is not built yet", "write predictive")
-    if source.type != "scrape":
-        report.not_built(
-            ("metrics_source", "type"), f"{source.type} is not built yet", "write scrape"
-        )
-    if source.streaming_feedback:
-        report.not_built(
-            ("metrics_source", "streaming_feedback"), "is not built yet", "write false"
-        )
-    for index, pool in enumerate(config.pools):
-        if pool.engine != "vllm":
-            report.not_built(
-                ("pools", index, "engine"),
-                f"metrics of {pool.engine} are not read yet",
-                "write vllm if the servers show vLLM's metrics",
-            )
     if config.hold.model_fields_set:
         report.warn(
             ("hold", "limit"),
             "requests are not held yet: this only lengthens Envoy's check timeout",
             "leave it out until holding is built",
         )
-
-
-def _telemetry(config: AdmissionControl, report: Report) -> None:
-    source = config.metrics_source
-    if not report.whole("metrics_source"):
-        return
-    interval_s = source.scrape_interval
-    if source.type == "scrape" and not 0.1 <= interval_s <= 15:
-        report.problem(
-            ("metrics_source", "scrape_interval"),
-            "is not from 100ms to 15s, as scraping needs",
-            "write a time from 100ms to 15s",
-        )
-    if source.type == "scrape" and source.url is not None:
-        report.warn(
-            ("metrics_source", "url"),
-            "is not used: scrape asks every endpoint of every pool",
-            "delete it",
-        )
-    if source.timeout is not None and source.timeout > interval_s:
-        report.problem(
-            ("metrics_source", "timeout"),
-            "is longer than scrape_interval",
-            f"write at most {interval_s:g}s",
-        )
-    places: list[tuple[Loc, float | None]] = [
-        (("metrics_source", "stale_after"), source.stale_after)
-    ]
-    for index, pool in enumerate(config.pools):
-        places.append((("pools", index, "stale_after"), pool.stale_after))
-    for loc, stale_s in places:
-        if stale_s is not None and stale_s < interval_s:
-            report.problem(
-                loc,
-                "is shorter than scrape_interval: every sample would be stale before the next",
-                f"write at least {interval_s:g}s; three intervals forgive two lost scrapes",
-            )
 
 
 def _slos(config: AdmissionControl, report: Report) -> None:
@@ -223,7 +171,7 @@ def _listeners(config: AdmissionControl, report: Report) -> None:
 
 _RULES: tuple[Callable[[AdmissionControl, Report], None], ...] = (
     _modes,
-    _telemetry,
+    check_sources,
     _slos,
     _type_rules,
     _pools,

@@ -62,7 +62,7 @@ def load_from(path: Path, files: Files) -> Loaded:
     if report.problems or root is None:
         raise ConfigError(_in_order(report.problems, str(path)))
     return Loaded(
-        settings=build(root.admission_control, keys, files.fingerprint()),
+        settings=build(root.admission_control, keys, files.fingerprint(), path.parent),
         warnings=_in_order(report.warnings, str(path)),
         unbuilt=_in_order(report.unbuilt, str(path)),
         files=files.paths,

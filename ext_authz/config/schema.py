@@ -26,9 +26,9 @@ from ext_authz.config.scalars import (
     number,
     whole,
 )
+from ext_authz.config.sources import SourceBody
+from ext_authz.telemetry.mappings import ENGINES
 
-ENGINES = ("vllm", "sglang", "trtllm", "triton", "tgi", "ray", "kserve", "llamacpp")
-SOURCES = ("scrape", "prometheus", "nvml", "stream", "static")
 MAX_BODY_BYTES = 65536
 
 _NO_ZERO_WEIGHT = (
@@ -41,7 +41,6 @@ Name = Annotated[str, BeforeValidator(as_name)]
 Header = Annotated[str, BeforeValidator(as_header)]
 PathPattern = Annotated[str, BeforeValidator(as_path)]
 KeyText = Annotated[str, BeforeValidator(as_key_text)]
-Url = Annotated[str, BeforeValidator(as_url)]
 EndpointUrl = Annotated[str, BeforeValidator(as_endpoint_url)]
 Listen = Annotated[str, BeforeValidator(as_listen)]
 Flag = Annotated[bool, BeforeValidator(as_bool)]
@@ -58,19 +57,6 @@ class Section(BaseModel):
     """A mapping with known keys only."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class MetricsSource(Section):
-    """Where gauges come from, and how often."""
-
-    type: Annotated[str, choice(*SOURCES)] = "scrape"
-    url: Url | None = None
-    scrape_interval: Annotated[float, duration(0.01, 600)] = 1.0
-    timeout: Annotated[float, duration(0.01, 600)] | None = None
-    streaming_feedback: Flag = False
-    feedback_port: Annotated[int, whole(1, 65535)] | None = None
-    stale_after: StaleAfter | None = None
-    max_page_bytes: Annotated[int, whole(1024, 64 << 20)] = 4 << 20
 
 
 class Targets(Section):
@@ -131,6 +117,7 @@ class EndpointBody(Section):
     device: Text | None = None
     max_concurrency: Concurrency | None = None
     region: Text | None = None
+    metrics_url: Annotated[str, BeforeValidator(as_url)] | None = None
 
 
 def _endpoint(value: object) -> object:
@@ -252,7 +239,8 @@ class AdmissionControl(Section):
     fallback_action: Annotated[
         str, choice("admit_all", "demote_low_priority", "reject_low_priority", "reject_all")
     ] = "demote_low_priority"
-    metrics_source: MetricsSource = MetricsSource()
+    metrics_source: SourceBody | None = None
+    metrics_sources: Annotated[list[SourceBody], Field(max_length=32)] = Field(default_factory=list)
     slo: SloSection = SloSection()
     scheduling: Scheduling = Scheduling()
     pools: Annotated[list[PoolBody], Field(max_length=256)] = Field(default_factory=list)

@@ -33,6 +33,14 @@ class OrcaStreamSettings:
     tls_roots: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class OrcaSettings:
+    """Every endpoint's host is listened to on `port`."""
+
+    port: int
+    stream: OrcaStreamSettings = OrcaStreamSettings()
+
+
 class OrcaStream:
     """The `StreamSource` of one server that offers `xds.service.orca.v3.OpenRcaService`.
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import ssl
 import zlib
-from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import aiohttp
 
 from ext_authz.errors import TelemetryError
-from ext_authz.settings import Endpoint, Pool, TelemetrySettings
+from ext_authz.settings import Endpoint
 from ext_authz.snapshot import Report
 from ext_authz.telemetry.exposition import merged, parse_page
-from ext_authz.telemetry.mappings import ENGINES, EngineMapping
+from ext_authz.telemetry.mappings import EngineMapping
 from ext_authz.telemetry.rates import Dated
 from ext_authz.telemetry.rates import sample as sample_between
 from ext_authz.telemetry.reading import read
@@ -32,6 +32,16 @@ KIND = "scrape"
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
 
+@dataclass(frozen=True, slots=True)
+class ScrapeSettings:
+    """How endpoints are asked: every `interval_s`, each for at most `timeout_s`; a page of more
+    than `max_page_bytes` is refused."""
+
+    interval_s: float = 1.0
+    timeout_s: float = 1.0
+    max_page_bytes: int = 4 << 20
+
+
 class ScrapeSource:
     """The source of one endpoint's own metrics page.
 
@@ -44,11 +54,12 @@ class ScrapeSource:
         self,
         endpoint: Endpoint,
         mapping: EngineMapping,
-        settings: TelemetrySettings,
+        settings: ScrapeSettings,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._endpoint = endpoint
-        self._urls = mapping.pages(endpoint.url)
+        own = endpoint.metrics_url
+        self._urls = mapping.pages(endpoint.url) if own is None else (own,)
         self._mapping = mapping
         self._wanted = mapping.names
         self._settings = settings
@@ -119,24 +130,6 @@ class ScrapeSource:
             if not framed and not page.endswith(b"\n"):
                 raise TelemetryError("page was cut off")
             return page, response.headers.get("Content-Type", "")
-
-
-def build_sources(
-    settings: TelemetrySettings, pools: Mapping[str, Pool], tls: ssl.SSLContext | None = None
-) -> tuple[ScrapeSource, ...]:
-    """One source for each endpoint of each pool, an endpoint of several pools only once.
-
-    Endpoints of engines that cannot be read get none, so that they count as never seen.
-    """
-    sources: dict[str, ScrapeSource] = {}
-    for pool in pools.values():
-        mapping = ENGINES.get(pool.engine)
-        if mapping is None:
-            continue
-        for endpoint in pool.endpoints:
-            if endpoint.address not in sources:
-                sources[endpoint.address] = ScrapeSource(endpoint, mapping, settings, tls)
-    return tuple(sources.values())
 
 
 async def _read_at_most(stream: aiohttp.StreamReader, limit_bytes: int) -> bytes:

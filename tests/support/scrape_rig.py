@@ -10,13 +10,13 @@ from typing import Protocol
 
 from aiohttp import web
 
-from ext_authz.settings import Endpoint, TelemetrySettings
+from ext_authz.settings import Endpoint
 from ext_authz.snapshot import EndpointSample, Report
 from ext_authz.telemetry.mappings import VLLM
-from ext_authz.telemetry.scrape import ScrapeSource
+from ext_authz.telemetry.scrape import ScrapeSettings, ScrapeSource
 from ext_authz.telemetry.source import PollSource
 
-SETTINGS = TelemetrySettings("endpoints", interval_s=0.05, timeout_s=0.8, max_page_bytes=200_000)
+SETTINGS = ScrapeSettings(interval_s=0.05, timeout_s=0.8, max_page_bytes=200_000)
 FAULTS = (
     "error",
     "slow",

@@ -21,6 +21,7 @@ from ext_authz.settings import (
     TelemetrySettings,
     Tenant,
 )
+from ext_authz.telemetry.scrape import ScrapeSettings
 
 
 def make_pool(name: str, *addresses: str, slots: int = 16, scheme: str = "http") -> Pool:
@@ -73,7 +74,7 @@ def make_settings(
             drain_s=10.0,
             max_message_bytes=8 * 1024 * 1024,
         ),
-        telemetry=TelemetrySettings("scrape", 1.0, 1.0, 4 * 1024 * 1024),
+        telemetry=TelemetrySettings((ScrapeSettings(),)),
         keys={},
         fingerprint="0" * 64,
     )

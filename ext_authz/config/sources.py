@@ -1,0 +1,277 @@
+"""Where telemetry comes from: the kinds of sources, what each may be told, and what that means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from ext_authz.config.locate import Loc
+from ext_authz.config.scalars import (
+    as_bool,
+    as_listen,
+    as_text,
+    as_url,
+    choice,
+    duration,
+    number,
+    whole,
+)
+from ext_authz.telemetry.nats import NatsSettings
+from ext_authz.telemetry.nvml import NvmlSettings
+from ext_authz.telemetry.orca_stream import OrcaSettings, OrcaStreamSettings
+from ext_authz.telemetry.prometheus_read import SIGNALS
+from ext_authz.telemetry.prometheus_settings import PrometheusSettings, PrometheusTarget
+from ext_authz.telemetry.scrape import ScrapeSettings
+from ext_authz.telemetry.static import Assumption, StaticSettings
+from ext_authz.telemetry.stream import StreamSettings
+
+if TYPE_CHECKING:
+    from ext_authz.config.report import Report
+    from ext_authz.config.schema import AdmissionControl
+    from ext_authz.settings import Endpoint, Pool
+
+FEEDBACK_PORT = 8081
+# Which keys mean something for which kind, `type` and `stale_after` apart.
+FIELDS: dict[str, frozenset[str]] = {
+    "scrape": frozenset({"scrape_interval", "timeout", "max_page_bytes"}),
+    "prometheus": frozenset(
+        {"url", "scrape_interval", "interval", "timeout", "max_page_bytes", "endpoint_label",
+         "matchers", "queries", "devices", "token_file", "ca_file"}
+    ),
+    "nvml": frozenset({"interval", "timeout", "host"}),
+    "stream": frozenset({"listen", "feedback_port", "interval", "token_file"}),
+    "nats": frozenset({"servers", "subject", "bucket", "token_file", "timeout"}),
+    "orca": frozenset({"port", "interval"}),
+    "static": frozenset({"kv_capacity_tokens", "mean_execution_ms"}),
+}  # fmt: skip
+REQUIRED = {"prometheus": ("url",), "nats": ("servers",), "orca": ("port",)}
+# Those that may stand there more than once.
+SEVERAL = frozenset({"prometheus", "nats"})
+# How often a kind speaks where nobody says otherwise, seconds.
+INTERVALS_S = {"prometheus": 5.0, "nvml": 1.0, "stream": 0.05, "orca": 0.25}
+# Kinds that tell a load: their samples are what `stale_after` is about.
+TELLS_LOAD = frozenset({"scrape", "prometheus", "stream", "nats", "orca"})
+
+Text = Annotated[str, BeforeValidator(as_text)]
+Seconds = Annotated[float, duration(0.01, 600)]
+
+
+class SourceBody(BaseModel):
+    """One source of any kind; what does not belong to its kind is refused by `check_sources`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    type: Annotated[str, choice(*FIELDS)] = "scrape"
+    url: Annotated[str, BeforeValidator(as_url)] | None = None
+    scrape_interval: Seconds | None = None
+    interval: Seconds | None = None
+    timeout: Seconds | None = None
+    stale_after: Annotated[float, duration(0.1, 3600)] | None = None
+    max_page_bytes: Annotated[int, whole(1024, 64 << 20)] | None = None
+    streaming_feedback: Annotated[bool, BeforeValidator(as_bool)] = False
+    feedback_port: Annotated[int, whole(1, 65535)] | None = None
+    listen: Annotated[str, BeforeValidator(as_listen)] | None = None
+    token_file: Text | None = None
+    ca_file: Text | None = None
+    endpoint_label: Text | None = None
+    matchers: Annotated[dict[Text, Text], Field(max_length=32)] = Field(default_factory=dict)
+    queries: Annotated[dict[Text, Text], Field(max_length=32)] = Field(default_factory=dict)
+    devices: Annotated[bool, BeforeValidator(as_bool)] | None = None
+    host: Text | None = None
+    servers: Annotated[list[Text], Field(max_length=16)] = Field(default_factory=list)
+    subject: Text = "gpu.feedback"
+    bucket: Text = "gpu_feedback"
+    port: Annotated[int, whole(1, 65535)] | None = None
+    kv_capacity_tokens: Annotated[float, number(1, 1e12)] | None = None
+    mean_execution_ms: Annotated[float, number(0, 3_600_000, above=True)] | None = None
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two of its samples: for Prometheus those of the server, which is
+        what makes them old."""
+        if self.type == "scrape":
+            return 1.0 if self.scrape_interval is None else self.scrape_interval
+        if self.type == "prometheus":
+            return 15.0 if self.scrape_interval is None else self.scrape_interval
+        default_s = INTERVALS_S.get(self.type, 1.0)
+        return default_s if self.interval is None else self.interval
+
+
+def all_sources(config: AdmissionControl) -> list[tuple[Loc, SourceBody]]:
+    """Every configured source with its place; `streaming_feedback` adds one of its own."""
+    if config.metrics_sources:
+        placed: list[tuple[Loc, SourceBody]] = [
+            (("metrics_sources", index), body) for index, body in enumerate(config.metrics_sources)
+        ]
+    else:
+        placed = [(("metrics_source",), config.metrics_source or SourceBody())]
+    for loc, body in list(placed):
+        if body.streaming_feedback and body.type != "stream":
+            port = body.feedback_port or FEEDBACK_PORT
+            extra = SourceBody.model_construct(
+                {"type", "feedback_port", "token_file"},
+                type="stream",
+                feedback_port=port,
+                token_file=body.token_file,
+            )
+            placed.append(((*loc, "streaming_feedback"), extra))
+    return placed
+
+
+def stale_after_s(config: AdmissionControl) -> float:
+    """Default age limit: two lost samples of the slowest source that tells a load are forgiven."""
+    bodies = [body for _, body in all_sources(config)]
+    given = [body.stale_after for body in bodies if body.stale_after is not None]
+    if given:
+        return max(given)
+    return max([1.0, *(3 * body.interval_s for body in bodies if body.type in TELLS_LOAD)])
+
+
+def check_sources(config: AdmissionControl, report: Report) -> None:
+    """Note what is wrong with sources, each and together."""
+    if not report.whole("metrics_source", "metrics_sources"):
+        return
+    if config.metrics_sources and config.metrics_source is not None:
+        report.problem(
+            ("metrics_source",), "stands beside metrics_sources", "move it into that list"
+        )
+    seen: dict[str, int] = {}
+    for loc, body in all_sources(config):
+        if body.type in seen and body.type not in SEVERAL:
+            report.problem(
+                loc, f"there is a source of type {body.type} already, on line {seen[body.type]}",
+                "keep one of them",
+            )  # fmt: skip
+        seen.setdefault(body.type, report.line(loc))
+        _check_fields(loc, body, report)
+        _check_times(loc, body, report)
+    _check_staleness(config, report)
+
+
+def _check_fields(loc: Loc, body: SourceBody, report: Report) -> None:
+    known = FIELDS[body.type] | {"type", "stale_after", "streaming_feedback"}
+    if body.streaming_feedback:
+        known = known | {"feedback_port", "token_file"}
+    for name in sorted(body.model_fields_set - known):
+        report.warn((*loc, name), f"is not used by a source of type {body.type}", "delete it")
+    for name in REQUIRED.get(body.type, ()):
+        if not getattr(body, name):
+            report.problem((*loc, "type"), f"{body.type} needs {name}", f"add `{name}:`")
+    for signal in body.queries:
+        if signal not in SIGNALS:
+            signals = ", ".join(sorted(SIGNALS))
+            report.problem((*loc, "queries", signal), "is no signal", f"use one of {signals}")
+
+
+def _check_times(loc: Loc, body: SourceBody, report: Report) -> None:
+    if body.type == "scrape" and not 0.1 <= body.interval_s <= 15:
+        report.problem(
+            (*loc, "scrape_interval"),
+            "is not from 100ms to 15s, as scraping needs",
+            "write a time from 100ms to 15s",
+        )
+    if body.type == "scrape" and body.timeout is not None and body.timeout > body.interval_s:
+        report.problem(
+            (*loc, "timeout"),
+            "is longer than scrape_interval",
+            f"write at most {body.interval_s:g}s",
+        )
+
+
+def _check_staleness(config: AdmissionControl, report: Report) -> None:
+    telling = [body for _, body in all_sources(config) if body.type in TELLS_LOAD]
+    slowest_s = max((body.interval_s for body in telling), default=0.0)
+    places: list[tuple[Loc, float | None]] = [
+        ((*loc, "stale_after"), body.stale_after) for loc, body in all_sources(config)
+    ]
+    for index, pool in enumerate(config.pools):
+        places.append((("pools", index, "stale_after"), pool.stale_after))
+    for loc, stale_s in places:
+        if stale_s is not None and stale_s < slowest_s:
+            report.problem(
+                loc,
+                "is shorter than the interval between samples: each would be stale before the next",
+                f"write at least {slowest_s:g}s; three intervals forgive two lost samples",
+            )
+
+
+def source_settings(
+    config: AdmissionControl, pools: tuple[Pool, ...], base: Path
+) -> tuple[object, ...]:
+    """What the sources are made of. Files are relative to `base`."""
+    return tuple(_settings(body, pools, base) for _, body in all_sources(config))
+
+
+def _settings(body: SourceBody, pools: tuple[Pool, ...], base: Path) -> object:
+    if body.type == "scrape":
+        timeout_s = min(body.interval_s, 1.0) if body.timeout is None else body.timeout
+        return ScrapeSettings(body.interval_s, timeout_s, body.max_page_bytes or 4 << 20)
+    if body.type == "prometheus":
+        return _prometheus(body, pools, base)
+    if body.type == "nvml":
+        return NvmlSettings(body.interval_s, body.timeout or 2.0, host=body.host)
+    if body.type == "stream":
+        listen = body.listen or f"0.0.0.0:{body.feedback_port or FEEDBACK_PORT}"
+        return StreamSettings(listen, body.interval_s, token_file=_file(body.token_file, base))
+    if body.type == "nats":
+        return NatsSettings(
+            tuple(body.servers),
+            subject=body.subject,
+            bucket=body.bucket,
+            connect_timeout_s=body.timeout or 2.0,
+            token_file=_file(body.token_file, base),
+        )
+    if body.type == "orca":
+        return OrcaSettings(body.port or 0, OrcaStreamSettings(interval_s=body.interval_s))
+    mean_s = None if body.mean_execution_ms is None else body.mean_execution_ms / 1000.0
+    return StaticSettings(
+        tuple(
+            Assumption(
+                endpoint.address,
+                slots=float(endpoint.max_concurrency),
+                kv_capacity_tokens=body.kv_capacity_tokens,
+                mean_execution_s=mean_s,
+                device=_device(endpoint),
+            )
+            for _, endpoint in _endpoints(pools)
+        )
+    )
+
+
+def _prometheus(body: SourceBody, pools: tuple[Pool, ...], base: Path) -> PrometheusSettings:
+    targets = tuple(
+        PrometheusTarget(endpoint.address, pool.engine, device=_device(endpoint))
+        for pool, endpoint in _endpoints(pools)
+    )
+    return PrometheusSettings(
+        url=body.url or "",
+        targets=targets,
+        interval_s=min(5.0, body.interval_s) if body.interval is None else body.interval,
+        timeout_s=body.timeout or 2.0,
+        scrape_interval_s=body.interval_s,
+        max_response_bytes=body.max_page_bytes or 4_000_000,
+        endpoint_label=body.endpoint_label or "instance",
+        matchers=dict(body.matchers),
+        queries=dict(body.queries),
+        devices=body.devices is not False,
+        bearer_token_file=_file(body.token_file, base),
+        ca_file=_file(body.ca_file, base),
+    )
+
+
+def _endpoints(pools: tuple[Pool, ...]) -> Iterator[tuple[Pool, Endpoint]]:
+    for pool in pools:
+        for endpoint in pool.endpoints:
+            yield pool, endpoint
+
+
+def _device(endpoint: Endpoint) -> str | None:
+    """The card a configuration names; without one the address stands there."""
+    return None if endpoint.device == endpoint.address else endpoint.device
+
+
+def _file(name: str | None, base: Path) -> Path | None:
+    return None if name is None else base / name
