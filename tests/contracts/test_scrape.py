@@ -16,9 +16,9 @@ import pytest
 from aiohttp import web
 
 from ext_authz.errors import TelemetryError
-from ext_authz.settings import Endpoint, Pool
+from ext_authz.settings import Endpoint
 from ext_authz.telemetry.mappings import VLLM
-from ext_authz.telemetry.scrape import ScrapeSource, build_sources
+from ext_authz.telemetry.scrape import ScrapeSource
 from tests.support.scrape_rig import SETTINGS, ScrapeRig, one, page, scrape_rig, serve, until
 
 DATA = Path(__file__).parents[1] / "data" / "metrics"
@@ -228,20 +228,3 @@ async def test_certificates_are_verified(tmp_path: Path) -> None:
     await strict.close()
     await trusted.close()
     await runner.cleanup()
-
-
-def test_build_sources() -> None:
-    """One source an endpoint, however many pools share it; unreadable engines get none."""
-
-    def pool(name: str, engine: str, *addresses: str) -> Pool:
-        endpoints = tuple(Endpoint(a, f"http://{a}", 8, "gpu0") for a in addresses)
-        return Pool(name, engine, endpoints, frozenset(), None, 1.0, 0.9)
-
-    pools = {
-        "a": pool("a", "vllm", "x:1", "x:2"),
-        "b": pool("b", "vllm", "x:2", "x:3"),
-        "c": pool("c", "abacus", "x:4"),
-    }
-    sources = build_sources(SETTINGS, pools)
-    assert [source.name for source in sources] == ["scrape/x:1", "scrape/x:2", "scrape/x:3"]
-    assert {source.interval_s for source in sources} == {SETTINGS.interval_s}
