@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -18,6 +18,7 @@ from tests.support.processes import Process, answers_200
 
 HERE = Path(__file__).parent
 LOOPBACK = "127.0.0.1"
+_SHARED = "/dev/shm/"  # noqa: S108  # to clean up
 # Nothing is fetched from a hub and nothing is told to anybody.
 _OFFLINE = {
     "HF_HUB_OFFLINE": "1",
@@ -31,16 +32,16 @@ _OFFLINE = {
 class ModelServer:
     """A server and the processes it starts, at ports that outlive it.
 
-    `address` is where requests go, `metrics_port` where its page is.
+    `address` is where requests go; `metrics_url` is its page, where that is elsewhere.
     """
 
     start_within_s = 180.0
+    metrics_url: str | None = None
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
         self.address = f"{LOOPBACK}:{self.port}"
         self.url = f"http://{self.address}"
-        self.metrics_port = self.port
         self._folder = folder
         self._process: Process | None = None
         self._starts = 0
@@ -59,27 +60,31 @@ class ModelServer:
 
     def kill(self) -> None:
         """End all of it at once, as if the machine went away."""
-        if self._process is None:
-            return
-        processes = [self._process.pid, *descendants(self._process.pid)]
-        for pid in processes:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self._process.wait()
-        self._process = None
-        _wait_gone(processes)
+        self._end(self._kill_first)
 
     def stop(self) -> None:
-        """Let it end in its own way, and end what it leaves behind."""
+        """Let it end in its own way."""
+        self._end(lambda process: process.stop(within_s=20.0))
+
+    def _end(self, end: Callable[[Process], None]) -> None:
         if self._process is None:
             return
-        processes = descendants(self._process.pid)
-        self._process.stop(within_s=20.0)
-        self._process = None
-        for pid in processes:
+        process, self._process = self._process, None
+        processes = [process.pid, *descendants(process.pid)]
+        memory = shared_memory(processes)
+        end(process)
+        # What it left behind: the processes it started, and what these shared.
+        for pid in processes[1:]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         _wait_gone(processes)
+        for path in memory:
+            path.unlink(missing_ok=True)
+
+    @staticmethod
+    def _kill_first(process: Process) -> None:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
 
     def __enter__(self) -> Self:
         self.start()
@@ -108,11 +113,12 @@ class TritonServer(ModelServer):
         python, self._variables = system_python()
         self._python = environment("triton", python, ("nvidia-pytriton==0.7.0", "numpy<2"))
         self._grpc_port = free_port()
-        self.metrics_port = free_port()
+        self._metrics_port = free_port()
+        self.metrics_url = f"http://{LOOPBACK}:{self._metrics_port}/metrics"
         self._options = (str(kernel_s), str(max_batch))
 
     def command(self) -> Sequence[str]:
-        ports = [str(port) for port in (self.port, self._grpc_port, self.metrics_port)]
+        ports = [str(port) for port in (self.port, self._grpc_port, self._metrics_port)]
         # A killed server leaves its folder behind, and does not start in one that is there.
         workspace = self._folder / f"workspace-{self._starts}"
         script = str(HERE / "triton_model.py")
@@ -189,6 +195,17 @@ def descendants(pid: int) -> list[int]:
         below = children.get(waiting.pop(), [])
         found += below
         waiting += below
+    return found
+
+
+def shared_memory(processes: Iterable[int]) -> set[Path]:
+    """The files of shared memory that any of `processes` has mapped."""
+    found: set[Path] = set()
+    for pid in processes:
+        with suppress(OSError):
+            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+            names = {line[line.index("/") :] for line in lines if _SHARED in line}
+            found |= {Path(name.removesuffix(" (deleted)")) for name in names}
     return found
 
 
