@@ -14,12 +14,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
 
 from ext_authz.errors import TelemetryError
+
+LabelKey = frozenset[tuple[str, str]]
 
 MAX_SERIES = 10_000
 """Wanted lines of one page. A page with more is refused, since reading it would stall us."""
@@ -28,12 +30,16 @@ MAX_LABELS = 128
 """Labels of one series; the widest real one (vLLM's cache_config_info) has under 50."""
 
 _PROBED_LINES = 1_000
+_CACHED_LABEL_SETS = 2_048
+_CACHED_LABELS_CHARS = 2_048
 _OPENMETRICS = "application/openmetrics-text"
 _ESCAPE = re.compile(r"\\(.)")
 _LABEL = re.compile(
     r'[ \t]*([A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*"([^"\\]*(?:\\.[^"\\]*)*)"[ \t]*(?:,|(?=\}))'
 )
 _CLOSE = re.compile(r"[ \t]*\}")
+_NO_LABELS: Mapping[str, str] = MappingProxyType({})
+_NO_KEY: LabelKey = frozenset()
 # The leading line feed is what makes the search fast: it is a literal the engine can skip to.
 _ANY_LINE = re.compile(rb"\n[ \t]*([A-Za-z_:][A-Za-z0-9_:]*)[ \t]*(?=[ \t{])([^\n]*)")
 
@@ -52,10 +58,16 @@ class DropReason(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Series:
     """One line of a page. `value` None: the line is there, its number is not usable. A line whose
-    labels cannot be read has none."""
+    labels cannot be read has none. `known_key` is `key`, where whoever made the series had it."""
 
     labels: Mapping[str, str]
     value: float | None
+    known_key: LabelKey | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def key(self) -> LabelKey:
+        """The labels as a value that can be compared and looked up."""
+        return frozenset(self.labels.items()) if self.known_key is None else self.known_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +91,7 @@ def parse_page(page: bytes, wanted: frozenset[str], content_type: str = "") -> P
     if _is_openmetrics(content_type) and not _ends_with_eof(page):
         raise TelemetryError("OpenMetrics page without # EOF: it is incomplete")
     dropped: Counter[DropReason] = Counter()
-    found: dict[str, dict[frozenset[tuple[str, str]], Series]] = {}
+    found: dict[str, dict[LabelKey, Series]] = {}
     readable = False
     lines = _wanted_lines(wanted).finditer(b"\n" + page) if wanted else iter(())
     for count, line in enumerate(lines):
@@ -102,7 +114,10 @@ def parse_page(page: bytes, wanted: frozenset[str], content_type: str = "") -> P
 
 def merged(pages: Iterable[Page]) -> Page:
     """What several pages of one server say together; a series of two pages counts once."""
-    series: dict[str, dict[frozenset[tuple[str, str]], Series]] = {}
+    pages = tuple(pages)
+    if len(pages) == 1:
+        return pages[0]
+    series: dict[str, dict[LabelKey, Series]] = {}
     dropped: Counter[DropReason] = Counter()
     for page in pages:
         dropped.update(page.dropped)
@@ -152,39 +167,58 @@ def _has_sample(page: bytes) -> bool:
     return False
 
 
-def _add(
-    known: dict[frozenset[tuple[str, str]], Series], series: Series, dropped: Counter[DropReason]
-) -> None:
+def _add(known: dict[LabelKey, Series], series: Series, dropped: Counter[DropReason]) -> None:
     """Keep one series per label set: summing a repeated one would count it twice."""
-    key = frozenset(series.labels.items())
+    key = series.key
     before = known.get(key)
     if before is None:
         known[key] = series
         return
     dropped[DropReason.DUPLICATE] += 1
     if before.value != series.value:
-        known[key] = Series(series.labels, None)
+        known[key] = Series(series.labels, None, key)
 
 
 def _parse_series(rest: str) -> tuple[Series, DropReason | None]:
     """What follows the name of a metric: labels in braces, a value, and perhaps more."""
     rest = rest.strip()
+    if not rest.startswith("{"):
+        return _with_value(rest, _NO_LABELS, _NO_KEY)
+    # A page says the same labels each time it is read. Where a line has a brace after its labels
+    # (in an exemplar, or as garbage), this is no label set by itself and the slow way decides.
+    end = rest.rfind("}") + 1
+    if 0 < end <= _CACHED_LABELS_CHARS:
+        cached = _known_labels(rest[:end])
+        if cached is not None:
+            return _with_value(rest[end:], *cached)
     labels: dict[str, str] = {}
-    if rest.startswith("{"):
-        end = _parse_labels(rest, labels)
-        if len(labels) > MAX_LABELS:
-            return Series({}, None), DropReason.TOO_MANY_LABELS
-        if end is None:
-            return Series({}, None), DropReason.MALFORMED
-        rest = rest[end:]
+    after = _parse_labels(rest, labels)
+    if len(labels) > MAX_LABELS:
+        return Series({}, None), DropReason.TOO_MANY_LABELS
+    if after is None:
+        return Series({}, None), DropReason.MALFORMED
+    return _with_value(rest[after:], labels, frozenset(labels.items()))
+
+
+def _with_value(
+    rest: str, labels: Mapping[str, str], key: LabelKey
+) -> tuple[Series, DropReason | None]:
     value = _parse_value(rest.split())
     if value is None:
-        return Series(labels, None), DropReason.MALFORMED
-    if math.isnan(value):
-        return Series(labels, None), DropReason.NAN
-    if math.isinf(value):
-        return Series(labels, None), DropReason.INFINITE
-    return Series(labels, value), None
+        return Series(labels, None, key), DropReason.MALFORMED
+    if math.isfinite(value):
+        return Series(labels, value, key), None
+    reason = DropReason.NAN if math.isnan(value) else DropReason.INFINITE
+    return Series(labels, None, key), reason
+
+
+@lru_cache(maxsize=_CACHED_LABEL_SETS)
+def _known_labels(text: str) -> tuple[Mapping[str, str], LabelKey] | None:
+    """The labels that are all of `text`, braces included; None if it is anything else."""
+    labels: dict[str, str] = {}
+    if _parse_labels(text, labels) != len(text) or len(labels) > MAX_LABELS:
+        return None
+    return MappingProxyType(labels), frozenset(labels.items())
 
 
 def _parse_labels(text: str, labels: dict[str, str]) -> int | None:

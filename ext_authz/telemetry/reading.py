@@ -7,13 +7,13 @@ of a sum would count it as zero.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from types import MappingProxyType
 
 from ext_authz.snapshot import ModelSample
-from ext_authz.telemetry.exposition import DropReason, Page, Series, number
+from ext_authz.telemetry.exposition import DropReason, LabelKey, Page, Series, number
 from ext_authz.telemetry.mappings import (
     COUNTERS,
     Combine,
@@ -24,8 +24,10 @@ from ext_authz.telemetry.mappings import (
     Way,
 )
 
-SeriesKey = tuple[str, frozenset[tuple[str, str]]]
+SeriesKey = tuple[str, LabelKey]
 """Metric name and labels: what makes two readings of a counter comparable."""
+
+_BY_MODEL = frozenset({Signal.RUNNING, Signal.WAITING, Signal.KV_USAGE})
 
 _ROUNDING = 1.01
 
@@ -74,7 +76,8 @@ def read(mapping: EngineMapping, page: Page) -> Reading:
             totals[signal] = total
             if signal in COUNTERS:
                 counters[signal] = _by_key(name, series)
-        models[signal] = _per_model(series, rule.combine, mapping.model_label)
+        if signal in _BY_MODEL:
+            models[signal] = _per_model(series, rule.combine, mapping.model_label)
     means = {signal: _pairs(ways, page) for signal, ways in mapping.means.items()}
     missing = {s for s, rule in mapping.rules.items() if s not in totals and not rule.optional}
     missing |= {signal for signal, pairs in means.items() if not pairs}
@@ -106,7 +109,7 @@ def _choose(rule: Rule, page: Page, dropped: Counter[DropReason]) -> tuple[str, 
     partial: tuple[str, list[Series]] = ("", [])
     for way in rule.ways:
         series = [
-            Series(one.labels, _believable(_value(one, way, page), rule, dropped))
+            Series(one.labels, _believable(_value(one, way, page), rule, dropped), one.known_key)
             for one in page.series.get(way.name, ())
             if _matches(one, way.where)
         ]
@@ -121,7 +124,7 @@ def _choose(rule: Rule, page: Page, dropped: Counter[DropReason]) -> tuple[str, 
 
 def _without_copies(series: Iterable[Series], copies: frozenset[str]) -> list[Series]:
     """One series of each group that differs only in `copies`: the largest, unknown if any is."""
-    groups: dict[frozenset[tuple[str, str]], list[Series]] = {}
+    groups: dict[LabelKey, list[Series]] = {}
     for one in series:
         key = frozenset(pair for pair in one.labels.items() if pair[0] not in copies)
         groups.setdefault(key, []).append(one)
@@ -187,7 +190,9 @@ def _believable(value: float | None, rule: Rule, dropped: Counter[DropReason]) -
     return value if rule.upper is None else min(value, rule.upper)
 
 
-def _combine(series: Iterable[Series], combine: Combine) -> float | None:
+def _combine(series: Sequence[Series], combine: Combine) -> float | None:
+    if len(series) == 1:
+        return series[0].value
     values = [one.value for one in series]
     known = sorted(value for value in values if value is not None)
     if not known or len(known) < len(values):
@@ -236,17 +241,15 @@ def _pairs(ways: Iterable[Mean], page: Page) -> Mapping[SeriesKey, Pair]:
     return MappingProxyType({})
 
 
-def _by_labels(page: Page, name: str) -> dict[frozenset[tuple[str, str]], float]:
+def _by_labels(page: Page, name: str) -> dict[LabelKey, float]:
     return {
-        labels: value for (_, labels), value in _by_key(name, page.series.get(name, ())).items()
+        one.key: one.value
+        for one in page.series.get(name, ())
+        if one.value is not None and one.value >= 0
     }
 
 
 def _by_key(name: str, series: Iterable[Series]) -> Mapping[SeriesKey, float]:
     return MappingProxyType(
-        {
-            (name, frozenset(one.labels.items())): one.value
-            for one in series
-            if one.value is not None and one.value >= 0
-        }
+        {(name, one.key): one.value for one in series if one.value is not None and one.value >= 0}
     )
