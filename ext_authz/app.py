@@ -178,7 +178,7 @@ class App:
         snapshot = self._collector.snapshot
         pools: dict[str, Any] = {}
         for name, pool in self._gate.settings.admission.pools.items():
-            fresh = [snapshot.freshness(e.address, now, pool.stale_after_s) for e in pool.endpoints]
+            fresh = [snapshot.freshness(e.address, now, pool.staleness) for e in pool.endpoints]
             pools[name] = {
                 "endpoints": {
                     e.address: state for e, state in zip(pool.endpoints, fresh, strict=True)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
+from ext_authz.snapshot import Staleness
+
 
 class PriorityClass(IntEnum):
     """Order of precedence when there is not enough for all."""
@@ -114,7 +116,7 @@ class Pool:
     endpoints: tuple[Endpoint, ...]
     models: frozenset[str]
     demote_to: str | None
-    stale_after_s: float
+    staleness: Staleness
     kv_guard_ratio: float
     http2: bool = False
 

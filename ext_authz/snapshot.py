@@ -8,15 +8,53 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from types import MappingProxyType
 
 
 class Freshness(StrEnum):
-    """Three different states; what follows from each is configuration."""
+    """How much a sample is worth. Different states; what follows from each is configuration."""
 
     FRESH = "fresh"
+    HELD = "held"
+    DECAYED = "decayed"
     STALE = "stale"
     NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """How belief in a load fades with its age.
+
+    Up to `fresh_s` it is believed; for `hold_s` more it is held as it was; over `decay_s` more it
+    moves in a straight line to `floor_ratio` of the endpoint's slots (1: as good as full, 0: as
+    good as idle). After that it is stale: the endpoint counts as lost.
+    """
+
+    fresh_s: float
+    hold_s: float = 0.0
+    decay_s: float = 0.0
+    floor_ratio: float = 1.0
+
+    def grade(self, age_s: float) -> Freshness:
+        """The state of a sample of this age."""
+        if age_s <= self.fresh_s:
+            return Freshness.FRESH
+        if age_s <= self.fresh_s + self.hold_s:
+            return Freshness.HELD
+        if age_s <= self.fresh_s + self.hold_s + self.decay_s:
+            return Freshness.DECAYED
+        return Freshness.STALE
+
+    def believed(self, load: float, slots: int, age_s: float) -> float | None:
+        """The load to act on, None when it is stale."""
+        state = self.grade(age_s)
+        if state is Freshness.STALE:
+            return None
+        if state is not Freshness.DECAYED:
+            return load
+        part = (age_s - self.fresh_s - self.hold_s) / self.decay_s
+        return load + part * (self.floor_ratio * slots - load)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +176,9 @@ class Snapshot:
     samples: Mapping[str, EndpointSample] = field(default_factory=lambda: MappingProxyType({}))
     devices: Mapping[str, DeviceSample] = field(default_factory=lambda: MappingProxyType({}))
 
-    def freshness(self, endpoint: str, now: float, stale_after_s: float) -> Freshness:
-        """Whether `endpoint`'s last sample is young enough to act on at `now`."""
+    def freshness(self, endpoint: str, now: float, staleness: Staleness) -> Freshness:
+        """What `endpoint`'s last sample is worth at `now`."""
         sample = self.samples.get(endpoint)
-        if sample is None:
+        if sample is None or sample.at_s == -inf:
             return Freshness.NEVER
-        return Freshness.FRESH if now - sample.at_s <= stale_after_s else Freshness.STALE
+        return staleness.grade(now - sample.at_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from ext_authz.admission.endpoints import EndpointState
+from ext_authz.admission.endpoints import EndpointState, seat
 from ext_authz.admission.ledger import Ledger, Reservation
 from ext_authz.admission.policies import POLICIES, may_try_next
 from ext_authz.admission.retry_after import hint
@@ -77,7 +77,7 @@ class Controller:
             outcome.client_left or outcome.upstream_reset
         )
         if completed:
-            reservation.endpoint.execution.finished(outcome.duration_s, now)
+            reservation.endpoint.finished(outcome.duration_s, now)
         return reservation
 
     def cancel(self, reservation_id: str, now: float) -> bool:
@@ -97,7 +97,10 @@ class Controller:
         """Newer telemetry of one endpoint; of one that was removed it is ignored."""
         endpoint = self._endpoints.get(sample.endpoint)
         if endpoint is not None:
+            before = endpoint.device
             endpoint.observe(sample)
+            if endpoint.device != before:
+                seat(self._endpoints.values())
 
     def tick(self, now: float) -> None:
         """End the reservations whose lease is over."""
@@ -130,13 +133,14 @@ class Controller:
         view = View(ask, pool, choice.endpoint, flow)
         view.fallback = choice.fallback
         view.pool_load = choice.load
+        view.occupied = choice.occupied
         view.margin_s = self.settings.margin_s
         view.reserve_ratio = self.settings.reserve_ratio
-        execution_s = choice.endpoint.execution.value_s
+        execution_s = choice.endpoint.execution_s
         if execution_s is not None:
             view.execution_s = execution_s
             slots = choice.endpoint.spec.max_concurrency
-            view.wait_s = wait_s(choice.endpoint.load, slots, execution_s)
+            view.wait_s = wait_s(choice.occupied, slots, execution_s)
         for policy in POLICIES:
             if (objection := policy(view)) is not None:
                 return view, objection
@@ -278,9 +282,10 @@ class Controller:
                 pool.shares = old.shares
                 pool.shares.resize(spec.slots)
             self._pools[spec.name] = pool
+        seat(self._endpoints.values())
 
 
 def _why_admitted(view: View) -> Reason:
     if view.fallback:
         return Reason.TELEMETRY_FALLBACK
-    return Reason.IDLE_ENDPOINT if view.endpoint.load < 0.5 else Reason.HEADROOM
+    return Reason.IDLE_ENDPOINT if view.occupied < 0.5 else Reason.HEADROOM

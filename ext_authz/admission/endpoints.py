@@ -7,11 +7,12 @@ stuck at zero never frees room; once the gauge catches up, nothing is counted tw
 
 from __future__ import annotations
 
-from math import exp
+from collections.abc import Collection
+from math import exp, inf
 
 from ext_authz.estimation.latency import ExecutionMean
 from ext_authz.settings import Endpoint
-from ext_authz.snapshot import EndpointSample
+from ext_authz.snapshot import EndpointSample, Staleness
 
 # Gauges are noisy from scrape to scrape; half a second is short against a request and long
 # against a scrape interval of 100 ms.
@@ -22,12 +23,13 @@ class EndpointState:
     """One endpoint's live numbers. Only the controller changes them.
 
     `own` are our unsettled requests, `foreign` those in the engine that we did not admit (or have
-    already settled), `load` both together.
+    already settled), `load` both together. `peers` are the other endpoints on the same device.
     """
 
     # Attributes, not properties: each is read several times a decision and for every endpoint.
     __slots__ = (
         "_foreign",
+        "_mean_at_s",
         "_peak_before",
         "_peak_since",
         "execution",
@@ -35,6 +37,7 @@ class EndpointState:
         "load",
         "own",
         "own_tokens",
+        "peers",
         "sample",
         "spec",
     )
@@ -45,9 +48,11 @@ class EndpointState:
         self.own_tokens = 0
         self.sample: EndpointSample | None = None
         self.execution = ExecutionMean()
+        self.peers: tuple[EndpointState, ...] = ()
         self.foreign = 0.0
         self.load = 0.0
         self._foreign: float | None = None
+        self._mean_at_s = -inf
         self._peak_since = 0
         self._peak_before = 0
 
@@ -64,26 +69,82 @@ class EndpointState:
         self.own_tokens -= tokens
         self.load = self.own + self.foreign
 
+    @property
+    def device(self) -> str | None:
+        """The card it runs on, as configured or else as telemetry says; None if nobody knows."""
+        if self.spec.device != self.spec.address:
+            return self.spec.device
+        return self.sample.device if self.sample else None
+
+    @property
+    def thermal_factor(self) -> float:
+        """By how much throttled clocks lengthen execution now."""
+        return self.sample.thermal_factor if self.sample else 1.0
+
+    @property
+    def execution_s(self) -> float | None:
+        """Expected execution with the clocks as they are now."""
+        cool_s = self.execution.value_s
+        return None if cool_s is None else cool_s * self.thermal_factor
+
+    def occupied(self, staleness: Staleness, now: float) -> float | None:
+        """Requests on its device, its peers' included; None when its telemetry is too old.
+
+        Models that share a card share its queue.
+        """
+        sample = self.sample
+        if sample is None:
+            return None
+        load = self.load
+        age_s = now - sample.at_s
+        if age_s > staleness.fresh_s:
+            believed = staleness.believed(load, self.spec.max_concurrency, age_s)
+            if believed is None:
+                return None
+            # What we admitted ourselves is known, however old the gauges are.
+            load = max(believed, float(self.own))
+        if self.peers:
+            load += sum(peer.load for peer in self.peers)
+        return load
+
+    def finished(self, seconds: float, now: float) -> None:
+        """One of our requests completed after `seconds`, with the clocks as they are."""
+        self.execution.finished(seconds / self.thermal_factor, now)
+
     def observe(self, sample: EndpointSample) -> None:
-        """Take in a newer sample; an older one is ignored."""
+        """Take in a newer sample; an older one is ignored.
+
+        One that only tells something else anew (a device's clocks) does not count its load or
+        its mean execution a second time.
+        """
         before = self.sample
         if before is not None and sample.at_s < before.at_s:
             return
         self.sample = sample
-        if sample.mean_execution_s is not None:
-            self.execution.measured(sample.mean_execution_s, sample.at_s)
-        if sample.load is not None:
-            # The peak over the last two intervals, not the count now: work that was settled
-            # between the engine's bookkeeping and this line must not reappear as foreign.
-            seen = sample.load - max(self._peak_since, self._peak_before)
-            if self._foreign is None or before is None:
-                self._foreign = seen
-            else:
-                keep = exp(-(sample.at_s - before.at_s) / SMOOTHING_S)
-                self._foreign = keep * self._foreign + (1.0 - keep) * seen
-            self.foreign = max(0.0, self._foreign)
-            self.load = self.own + self.foreign
+        self._take_execution(sample)
+        if sample.load is None or (
+            self._foreign is not None and before is not None and sample.at_s == before.at_s
+        ):
+            return
+        # The peak over the last two intervals, not the count now: work that was settled between
+        # the engine's bookkeeping and this line must not reappear as foreign.
+        seen = sample.load - max(self._peak_since, self._peak_before)
+        if self._foreign is None or before is None:
+            self._foreign = seen
+        else:
+            keep = exp(-(sample.at_s - before.at_s) / SMOOTHING_S)
+            self._foreign = keep * self._foreign + (1.0 - keep) * seen
+        self.foreign = max(0.0, self._foreign)
+        self.load = self.own + self.foreign
         self._peak_before, self._peak_since = self._peak_since, self.own
+
+    def _take_execution(self, sample: EndpointSample) -> None:
+        """Learn the mean on cool clocks: the factor is multiplied back when asked."""
+        origin = sample.origins.get("mean_execution_s")
+        at_s = sample.at_s if origin is None else origin.at_s
+        if sample.mean_execution_s is not None and at_s > self._mean_at_s:
+            self._mean_at_s = at_s
+            self.execution.measured(sample.mean_execution_s / sample.thermal_factor, at_s)
 
     def kv_ratio_with(self, tokens: int) -> float | None:
         """KV cache filled if `tokens` more came in, 0..1+; unknown if the engine tells nothing.
@@ -103,3 +164,14 @@ class EndpointState:
         """Whether the request could run here at all, alone; True when nobody knows."""
         capacity = self.sample.kv_capacity_tokens if self.sample else None
         return not capacity or tokens <= capacity
+
+
+def seat(endpoints: Collection[EndpointState]) -> None:
+    """Tell the endpoints of one device of each other."""
+    seated: dict[str, list[EndpointState]] = {}
+    for endpoint in endpoints:
+        if endpoint.device is not None:
+            seated.setdefault(endpoint.device, []).append(endpoint)
+    for endpoint in endpoints:
+        together = seated.get(endpoint.device or "", [])
+        endpoint.peers = tuple(other for other in together if other is not endpoint)

@@ -17,11 +17,10 @@ Policy = Callable[[View], Reason | None]
 
 
 def capacity(view: View) -> Reason | None:
-    """The endpoint with the least load has a slot left. Smoothed foreign load is rounded: half
-    a request is noise."""
-    endpoint = view.endpoint
-    load = endpoint.own if view.fallback else endpoint.load
-    return Reason.AT_CAPACITY if load + 0.5 > endpoint.spec.max_concurrency else None
+    """The device of the endpoint has a slot left. Smoothed foreign load is rounded: half a
+    request is noise."""
+    full = view.occupied + 0.5 > view.endpoint.spec.max_concurrency
+    return Reason.AT_CAPACITY if full else None
 
 
 def reserve(view: View) -> Reason | None:
@@ -48,7 +47,7 @@ def latency(view: View) -> Reason | None:
     """
     if view.fallback or view.ask.slo_s is None or view.execution_s is None:
         return None
-    if view.endpoint.own == 0 and view.endpoint.load < 0.5:
+    if view.endpoint.own == 0 and view.occupied < 0.5:
         return None
     late = view.wait_s + view.execution_s > view.ask.slo_s - view.margin_s
     return Reason.SLO_UNREACHABLE if late else None

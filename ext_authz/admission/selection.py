@@ -15,42 +15,44 @@ from ext_authz.settings import FallbackAction, PriorityClass
 @value
 class Choice:
     """An endpoint, or the reason there is none, and the `slots` and the `load` of all that were
-    in question. `fallback`: chosen without telemetry."""
+    in question. `occupied` are the requests on the endpoint's device. `fallback`: chosen without
+    telemetry."""
 
     endpoint: EndpointState | None
     reason: Reason | None = None
     fallback: bool = False
     slots: int = 0
     load: float = 0.0
+    occupied: float = 0.0
 
 
 def choose(pool: PoolState, tokens: int, now: float) -> Choice:
-    """The endpoint with the least load per slot among those that are fresh and have memory."""
+    """The endpoint whose device is the least occupied, among those with fresh enough telemetry
+    and memory."""
     spec = pool.spec
-    oldest_s = now - spec.stale_after_s
+    staleness = spec.staleness
     best: EndpointState | None = None
-    least = load = 0.0
+    least = load = occupied = 0.0
     slots = 0
     fits = False
     for endpoint in pool.endpoints:
-        sample = endpoint.sample
-        if sample is None or sample.at_s < oldest_s:
+        on_device = endpoint.occupied(staleness, now)
+        if on_device is None:
             continue
-        own_load = endpoint.load
         own_slots = endpoint.spec.max_concurrency
-        load += own_load
+        load += on_device if not endpoint.peers else endpoint.load
         slots += own_slots
         if not endpoint.fits(tokens):
             continue
         fits = True
         kv_ratio = endpoint.kv_ratio_with(tokens)
         # Alone on the endpoint, a request that fits is served however large.
-        if kv_ratio is not None and kv_ratio > spec.kv_guard_ratio and own_load >= 0.5:
+        if kv_ratio is not None and kv_ratio > spec.kv_guard_ratio and endpoint.load >= 0.5:
             continue
-        if best is None or own_load / own_slots < least:
-            best, least = endpoint, own_load / own_slots
+        if best is None or on_device / own_slots < least:
+            best, least, occupied = endpoint, on_device / own_slots, on_device
     if best is not None:
-        return Choice(best, slots=slots, load=load)
+        return Choice(best, slots=slots, load=load, occupied=occupied)
     if fits:
         return Choice(None, Reason.KV_MEMORY)
     if slots == 0:
@@ -66,7 +68,9 @@ def choose_blind(pool: PoolState) -> Choice:
     if best is None:
         return Choice(None, Reason.NO_ENDPOINT)
     own = sum(endpoint.own for endpoint in pool.endpoints)
-    return Choice(best, fallback=True, slots=pool.spec.slots, load=float(own))
+    return Choice(
+        best, fallback=True, slots=pool.spec.slots, load=float(own), occupied=float(best.own)
+    )
 
 
 def admits_blind(action: FallbackAction, priority: PriorityClass, demoted: bool) -> bool:

@@ -46,6 +46,7 @@ class View:
         "fallback",
         "flow",
         "margin_s",
+        "occupied",
         "pool",
         "pool_load",
         "reserve_ratio",
@@ -58,6 +59,7 @@ class View:
         self.endpoint = endpoint
         self.flow = flow
         self.pool_load = 0.0
+        self.occupied = 0.0
         self.margin_s = 0.0
         self.reserve_ratio = 0.0
         self.wait_s = 0.0

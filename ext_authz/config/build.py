@@ -35,6 +35,7 @@ from ext_authz.settings import (
     TenantLimits,
     TypeRule,
 )
+from ext_authz.snapshot import Staleness
 
 DEFAULT_TYPE = "default"
 DEFAULT_SLO_MS = 150.0
@@ -173,7 +174,12 @@ def _pool(pool: PoolBody, stale_s: float) -> Pool:
         ),
         models=frozenset(pool.models),
         demote_to=pool.demote_to,
-        stale_after_s=stale_s if pool.stale_after is None else pool.stale_after,
+        staleness=Staleness(
+            fresh_s=stale_s if pool.stale_after is None else pool.stale_after,
+            hold_s=pool.staleness.hold,
+            decay_s=pool.staleness.decay,
+            floor_ratio=pool.staleness.floor,
+        ),
         kv_guard_ratio=pool.kv_guard,
         http2=pool.http2,
     )

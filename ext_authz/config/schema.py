@@ -125,6 +125,14 @@ def _endpoint(value: object) -> object:
     return value if isinstance(value, dict | list) else {"url": value}
 
 
+class StalenessBody(Section):
+    """What a load is worth after `stale_after`: held, then decayed to a part of the slots."""
+
+    hold: Annotated[float, duration(0, 3600)] = 0.0
+    decay: Annotated[float, duration(0, 3600)] = 0.0
+    floor: Annotated[float, number(0, 1)] = 1.0
+
+
 class PoolBody(Section):
     """Servers of the same models."""
 
@@ -138,6 +146,7 @@ class PoolBody(Section):
     models: Annotated[list[Text], Field(max_length=1000)] = Field(default_factory=list)
     demote_to: Name | None = None
     stale_after: StaleAfter | None = None
+    staleness: StalenessBody = StalenessBody()
     kv_guard: Annotated[float, number(0, 1, above=True)] = 0.85
     http2: Flag = False
 

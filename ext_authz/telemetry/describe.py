@@ -53,7 +53,7 @@ def describe(
 def _endpoint(
     snapshot: Snapshot, address: str, pool: Pool, trends: Mapping[str, Trend], now: float
 ) -> dict[str, Any]:
-    state = snapshot.freshness(address, now, pool.stale_after_s)
+    state = snapshot.freshness(address, now, pool.staleness)
     sample = snapshot.samples.get(address)
     if sample is None:
         return {"state": state, "age_s": None, "signals": {}}

@@ -9,7 +9,7 @@ import pytest
 
 from ext_authz.clock import SystemClock
 from ext_authz.errors import TelemetryError
-from ext_authz.snapshot import EndpointSample, Freshness
+from ext_authz.snapshot import EndpointSample, Freshness, Staleness
 from ext_authz.telemetry.collector import Collector
 from tests.support.prometheus import prometheus_rig
 from tests.support.scrape_rig import FAULTS, SETTINGS, Rig, one, scrape_rig, until
@@ -80,7 +80,7 @@ async def test_a_source_never_seen_then_fresh_then_stale(rig: Rig) -> None:
     name = rig.address
 
     def freshness() -> Freshness:
-        return collector.snapshot.freshness(name, clock.now(), 0.3)
+        return collector.snapshot.freshness(name, clock.now(), Staleness(0.3))
 
     rig.fail("error")
     collector.start()

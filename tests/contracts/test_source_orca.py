@@ -13,7 +13,7 @@ import pytest
 
 from ext_authz.clock import SystemClock
 from ext_authz.errors import TelemetryError
-from ext_authz.snapshot import Freshness, Report
+from ext_authz.snapshot import Freshness, Report, Staleness
 from ext_authz.telemetry.collector import Collector
 from ext_authz.telemetry.orca_stream import OrcaHeaders, OrcaStream, OrcaStreamSettings
 from ext_authz.telemetry.orca_wire import STREAM_METHOD, OrcaWire
@@ -177,7 +177,7 @@ async def test_never_seen_then_fresh_then_stale_then_fresh(server: Server) -> No
     )
 
     def freshness() -> Freshness:
-        return collector.snapshot.freshness(ENDPOINT, clock.now(), 0.3)
+        return collector.snapshot.freshness(ENDPOINT, clock.now(), Staleness(0.3))
 
     server.mode = "error"
     collector.start()

@@ -16,7 +16,7 @@ import aiohttp
 
 from ext_authz.clock import SystemClock
 from ext_authz.settings import Endpoint
-from ext_authz.snapshot import EndpointSample, Freshness
+from ext_authz.snapshot import EndpointSample, Freshness, Staleness
 from ext_authz.telemetry.collector import Collector
 from ext_authz.telemetry.mappings import EngineMapping
 from ext_authz.telemetry.scrape import ScrapeSettings, ScrapeSource
@@ -104,7 +104,9 @@ class Watched:
 
     def freshness(self) -> Freshness:
         """Whether the gate would act on what it knows."""
-        return self.collector.snapshot.freshness(self._address, self._clock.now(), STALE_AFTER_S)
+        return self.collector.snapshot.freshness(
+            self._address, self._clock.now(), Staleness(STALE_AFTER_S)
+        )
 
     async def more(self, count: int) -> list[EndpointSample]:
         """The next samples, as soon as they are there."""
@@ -124,6 +126,16 @@ class Watched:
             (getattr(now, name) or 0.0) * (now.at_s - before.at_s)
             for before, now in pairwise(samples)
         )
+
+    def mean(self, name: str) -> float:
+        """The mean of a mean over all requests that finished, while both are known."""
+        samples = self.samples
+        weighted = [
+            (value, (now.requests_per_s or 0.0) * (now.at_s - before.at_s))
+            for before, now in pairwise(samples)
+            if (value := getattr(now, name)) is not None
+        ]
+        return sum(v * weight for v, weight in weighted) / sum(weight for _, weight in weighted)
 
     def figures(self, *names: str) -> dict[str, str]:
         """Lowest, middle and highest of fields, for the log."""

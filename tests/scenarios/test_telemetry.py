@@ -10,6 +10,7 @@ import pytest
 from ext_authz.admission.controller import Controller
 from ext_authz.model import Outcome, Reason, Verdict
 from ext_authz.settings import FallbackAction, PriorityClass
+from ext_authz.snapshot import Staleness
 from tests.support.world import (
     Asks,
     World,
@@ -32,7 +33,7 @@ ADMIT, DEMOTE, REJECT = Verdict.ADMIT, Verdict.DEMOTE, Verdict.REJECT
 def test_a_lagging_gauge_admits_no_more_than_the_slots() -> None:
     """Pool of 8, gauges at zero at 0, 5, 10 and 15 s, 200 requests at 1 s: eight run. When the
     gauge catches up nothing is counted twice, and when the work ends all slots are free."""
-    spec = replace(pool("p", 8), stale_after_s=6.0)
+    spec = replace(pool("p", 8), staleness=Staleness(6.0))
     config = settings((spec,), (tenant("a"),), lease_s=120.0)
     controller, asks = Controller(config, Random(1), 0.0), Asks(config)
     controller.observe(sample("p-0:80", 0.0))

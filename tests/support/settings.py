@@ -21,6 +21,7 @@ from ext_authz.settings import (
     TelemetrySettings,
     Tenant,
 )
+from ext_authz.snapshot import Staleness
 from ext_authz.telemetry.scrape import ScrapeSettings
 
 
@@ -35,7 +36,7 @@ def make_pool(name: str, *addresses: str, slots: int = 16, scheme: str = "http")
         ),
         models=frozenset(),
         demote_to=None,
-        stale_after_s=3.0,
+        staleness=Staleness(3.0),
         kv_guard_ratio=0.85,
     )
 

@@ -37,7 +37,7 @@ from ext_authz.settings import (
     Tenant,
     TenantLimits,
 )
-from ext_authz.snapshot import EndpointSample
+from ext_authz.snapshot import EndpointSample, Staleness
 
 REQUEST = InferenceRequest(Api.OPENAI, Operation.CHAT, "/v1/chat/completions", "m", text_bytes=400)
 
@@ -48,7 +48,7 @@ def pool(name: str, slots: int = 16, endpoints: int = 1, demote_to: str | None =
         Endpoint(f"{name}-{i}:80", f"http://{name}-{i}:80", slots, f"{name}-{i}")
         for i in range(endpoints)
     )
-    return Pool(name, "vllm", made, frozenset(), demote_to, 1.0, 0.85)
+    return Pool(name, "vllm", made, frozenset(), demote_to, Staleness(1.0), 0.85)
 
 
 def request_type(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_authz.errors import TelemetryError
-from ext_authz.snapshot import Freshness
+from ext_authz.snapshot import Freshness, Staleness
 from ext_authz.telemetry.collector import MAX_BACKOFF_S, Collector, next_poll_s
 from tests.support.collecting import FakeSource, Heard, VirtualTime, placed
 
@@ -114,13 +114,13 @@ async def test_a_failing_endpoint_leaves_the_others_alone(
     assert gaps == pytest.approx([0.5, 1.0, 2.0, 4.0, 4.0, 4.0, 4.0])
     assert len(good.polled_at) == 41
     assert collector.snapshot.samples["bad"].at_s == 100.25
-    assert collector.snapshot.freshness("bad", clock.now(), 5.0) is Freshness.STALE
-    assert collector.snapshot.freshness("good", clock.now(), 5.0) is Freshness.FRESH
+    assert collector.snapshot.freshness("bad", clock.now(), Staleness(5.0)) is Freshness.STALE
+    assert collector.snapshot.freshness("good", clock.now(), Staleness(5.0)) is Freshness.FRESH
     assert collector.failures == {"bad": len(heard.failures)}
     assert {name for name, _ in heard.failures} == {"bad"}
     bad.error = None
     await clock.advance(5)
-    assert collector.snapshot.freshness("bad", clock.now(), 1.0) is Freshness.FRESH
+    assert collector.snapshot.freshness("bad", clock.now(), Staleness(1.0)) is Freshness.FRESH
     assert bad.polled_at[-1] - bad.polled_at[-2] == pytest.approx(0.5)
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [

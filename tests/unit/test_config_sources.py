@@ -99,3 +99,10 @@ def test_problems_are_bounded(tmp_path: Path) -> None:
         load(path)
     assert len(caught.value.problems) == 1000
     assert "and 201 more problems" in caught.value.problems[-1].message
+
+
+def test_unreadable_paths_are_problems(tmp_path: Path) -> None:
+    """A missing file and a directory are told like any other problem."""
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            load(path)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ext_authz.snapshot import EndpointSample, Freshness, Report
+from ext_authz.snapshot import EndpointSample, Freshness, Report, Staleness
 from ext_authz.telemetry.merge import Merger
 from ext_authz.telemetry.static import Assumption, StaticSettings, StaticSource
 
@@ -18,7 +18,7 @@ async def test_assumptions_are_renewed_and_tell_no_load() -> None:
     made = source()
     for now in (1.0, 1000.0):
         merger.take(await made.poll(now))
-        assert merger.snapshot.freshness(ADDRESS, now + 0.5, 1.0) is Freshness.FRESH
+        assert merger.snapshot.freshness(ADDRESS, now + 0.5, Staleness(1.0)) is Freshness.FRESH
     first, second = (await made.poll(5.0)).endpoints
     assert (first.slots, first.kv_capacity_tokens, first.mean_execution_s) == (8, 1000, 2)
     assert (first.device, first.load, first.source, first.at_s) == ("g0", None, "static", 5.0)
