@@ -5,10 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo up test check bench render lock clean
+.PHONY: help demo up test test-real test-triton test-vllm check bench render lock clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "Python 3.11 to 3.13 is needed, this is %d.%d; say make PYTHON=python3.12" % v)'
@@ -25,6 +25,14 @@ up: $(READY) ## leave the demo's servers running
 
 test: $(READY) ## all tests, those with real servers included
 	@$(BIN)/python -m pytest
+
+test-real: test-triton test-vllm ## against real model servers, in environments under .cache
+
+test-triton: $(READY) ## against a real Triton (0.4 GB, half a minute; the system's own Python)
+	@$(BIN)/python -m pytest tests/real/test_triton.py
+
+test-vllm: $(READY) ## against a real vLLM on the CPU (3 GB, minutes)
+	@$(BIN)/python -m pytest tests/real/test_vllm.py
 
 check: $(READY) ## format, lint, types, architecture
 	@$(BIN)/ruff format --quiet --check . || { echo "run: $(BIN)/ruff format ."; exit 1; }
