@@ -62,7 +62,7 @@ class Controller:
             # The first pool's word counts, unless it could never say yes and another might.
             if index == 0 or reason is Reason.TOO_LARGE:
                 told, reason = view, objection
-            if not may_try_next(ask.type.priority, ask.tenant.may_demote, objection):
+            if not may_try_next(ask, objection, self.settings.fallback):
                 break
         return self._enforced(ask, self._refuse(ask, told, reason, now), first, now)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ext_authz.admission.view import View
+from ext_authz.admission.view import Ask, View
 from ext_authz.model import Reason
-from ext_authz.settings import PriorityClass
+from ext_authz.settings import FallbackAction, PriorityClass
 
 Policy = Callable[[View], Reason | None]
 
@@ -71,12 +71,15 @@ DEMOTABLE = frozenset(
 )
 
 
-def may_try_next(view_priority: PriorityClass, may_demote: bool, reason: Reason) -> bool:
+def may_try_next(ask: Ask, reason: Reason, fallback: FallbackAction) -> bool:
     """Whether a request refused for `reason` may be demoted.
 
     When only the latency promise is in the way, low priority is refused and not demoted: a
     slower pool will not meet it either, and its slots belong to work that can still be in time.
+    When telemetry is lost, an action that says reject means it, even if another pool is well.
     """
-    if not may_demote or reason not in DEMOTABLE:
+    if not ask.tenant.may_demote or reason not in DEMOTABLE:
         return False
-    return reason is not Reason.SLO_UNREACHABLE or view_priority >= PriorityClass.MEDIUM
+    if reason is Reason.TELEMETRY_LOST:
+        return fallback is FallbackAction.DEMOTE_LOW_PRIORITY
+    return reason is not Reason.SLO_UNREACHABLE or ask.type.priority >= PriorityClass.MEDIUM

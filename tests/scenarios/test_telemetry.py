@@ -93,6 +93,26 @@ def test_without_telemetry_the_configured_action_holds(
     assert all(t.verdicts[ADMIT] == t.offered for t in world.tallies.values())
 
 
+@pytest.mark.parametrize(
+    ("action", "verdict"),
+    [
+        (FallbackAction.DEMOTE_LOW_PRIORITY, DEMOTE),
+        (FallbackAction.REJECT_LOW_PRIORITY, REJECT),
+        (FallbackAction.REJECT_ALL, REJECT),
+    ],
+)
+def test_rejecting_means_it_though_another_pool_is_well(
+    action: FallbackAction, verdict: Verdict
+) -> None:
+    """With only the first pool's telemetry lost, the low class goes to the second one only if
+    the action says demote."""
+    pools = (pool("p", 16, demote_to="q"), pool("q", 16))
+    config = settings(pools, TENANTS, TYPES, fallback=action)
+    controller, asks = Controller(config, Random(1), 0.0), Asks(config)
+    controller.observe(sample("q-0:80", 0.0))
+    assert controller.arrive(asks("low"), 0.1).verdict is verdict
+
+
 def test_the_low_class_without_another_pool_is_refused() -> None:
     """There is nothing to demote to, so demoting is refusing."""
     world = World(settings((pool("p"),), TENANTS, TYPES), seed=1)
