@@ -9,8 +9,8 @@ gathered are decided in one go. With nothing else to do, the turns take some ten
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Protocol
 
 # Turns without a newcomer after which nobody is waited for any more, and the calls that are
 # enough to start at once. Both measured: fewer turns gather nothing, more only cost.
@@ -28,7 +28,12 @@ class Deadline(Protocol):
 
 
 class Cohorts:
-    """Calls `check` for requests in small groups."""
+    """Calls `check` for requests in small groups.
+
+    A task for every call would cost as much as a tenth of its decision, so up to its first wait a
+    check runs outside of any: it must not ask for the current task (`asyncio.timeout` does)
+    before it has waited once.
+    """
 
     def __init__(self, check: Check) -> None:
         self._check = check
@@ -62,19 +67,54 @@ class Cohorts:
         cohort, self._waiting = self._waiting, []
         for request, deadline, answer in cohort:
             if not answer.done():
-                # A task each: one that has to wait must not hold up the others.
-                task = loop.create_task(self._answer(request, deadline, answer))
-                self._deciding.add(task)
-                task.add_done_callback(self._deciding.discard)
+                self._start(loop, request, deadline, answer)
 
-    async def _answer(
-        self, request: bytes, deadline: Deadline, answer: asyncio.Future[bytes]
+    def _start(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        request: bytes,
+        deadline: Deadline,
+        answer: asyncio.Future[bytes],
     ) -> None:
+        """Decide one as far as it gets without waiting, which is nearly always to its end."""
         try:
-            decided = await self._check(request, deadline.time_remaining())
+            checking = self._check(request, deadline.time_remaining()).__await__()
+            waits_for = next(checking)
+        except StopIteration as decided:
+            answer.set_result(decided.value)
+        except asyncio.CancelledError:
+            answer.cancel()
         except Exception as fault:
-            if not answer.done():
-                answer.set_exception(fault)
+            answer.set_exception(fault)
         else:
-            if not answer.done():
-                answer.set_result(decided)
+            # A task of its own: one that has to wait must not hold up the others.
+            task = loop.create_task(_finish(_Begun(checking, waits_for), answer))
+            self._deciding.add(task)
+            task.add_done_callback(self._deciding.discard)
+
+
+class _Begun:
+    """An awaitable that was begun outside of a task and first waits for `waits_for`."""
+
+    def __init__(self, begun: Generator[Any, Any, bytes], waits_for: Any) -> None:
+        self._begun = begun
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, bytes]:
+        yield self._waits_for
+        rest: bytes = yield from self._begun
+        return rest
+
+
+async def _finish(begun: _Begun, answer: asyncio.Future[bytes]) -> None:
+    try:
+        decided = await begun
+    except asyncio.CancelledError:
+        answer.cancel()
+        raise
+    except Exception as fault:
+        if not answer.done():
+            answer.set_exception(fault)
+    else:
+        if not answer.done():
+            answer.set_result(decided)

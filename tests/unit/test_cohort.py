@@ -20,7 +20,7 @@ class Caller:
 
 
 class Recorder:
-    """A check that notes what happened in which order; `b"wait"` waits, `b"fail"` raises."""
+    """A check that notes what happened in which order; what the request names, it does."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -33,8 +33,14 @@ class Recorder:
         self.remaining.append(remaining_s)
         if request == b"wait":
             await self.release.wait()
-        if request == b"fail":
+        if request.endswith(b"later"):
+            await asyncio.sleep(0)
+            async with asyncio.timeout(5.0):
+                await self.release.wait()
+        if request.startswith(b"fail"):
             raise ValueError("as asked")
+        if request.startswith(b"cancel"):
+            raise asyncio.CancelledError
         return request.upper()
 
     async def call(self, request: bytes) -> bytes:
@@ -110,6 +116,39 @@ async def test_one_that_waits_or_fails_touches_no_other() -> None:
     assert not waits.done()
     recorder.release.set()
     assert await waits == b"WAIT"
+
+
+async def test_one_that_waits_is_as_any_coroutine() -> None:
+    """After its first wait a check may wait for whatever it likes, in any number."""
+    recorder = Recorder()
+    calls = [asyncio.ensure_future(recorder.call(b"%d later" % number)) for number in range(3)]
+    assert await recorder.call(b"a") == b"A"
+    assert not any(call.done() for call in calls)
+    recorder.release.set()
+    assert await asyncio.gather(*calls) == [b"0 LATER", b"1 LATER", b"2 LATER"]
+
+
+@pytest.mark.parametrize("when", ["", " later"])
+async def test_how_a_check_ends_is_how_its_call_ends(when: str) -> None:
+    """A fault or a cancellation, at once or later, reaches its caller and leaves nobody waiting."""
+    recorder = Recorder()
+    recorder.release.set()
+    fails = asyncio.ensure_future(recorder.call(f"fail{when}".encode()))
+    cancels = asyncio.ensure_future(recorder.call(f"cancel{when}".encode()))
+    assert await recorder.call(b"a") == b"A"
+    ended = await asyncio.wait_for(asyncio.gather(fails, cancels, return_exceptions=True), 5.0)
+    assert [type(fault) for fault in ended] == [ValueError, asyncio.CancelledError]
+
+
+async def test_who_leaves_while_it_is_decided() -> None:
+    """A caller that goes away during a wait harms neither the check nor the others."""
+    recorder = Recorder()
+    leaves = asyncio.ensure_future(recorder.call(b"wait"))
+    await recorder.call(b"a")
+    leaves.cancel()
+    recorder.release.set()
+    assert await recorder.call(b"b") == b"B"
+    assert leaves.cancelled()
 
 
 async def test_time_is_read_when_decided() -> None:
