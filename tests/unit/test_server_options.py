@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -13,7 +14,14 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from ext_authz.serving.server import ACCESS_LOG, AUTHORIZATION, GrpcHost, is_worth_logging, options
+from ext_authz.serving.server import (
+    ACCESS_LOG,
+    AUTHORIZATION,
+    COLLECT_AFTER,
+    GrpcHost,
+    is_worth_logging,
+    options,
+)
 from ext_authz.settings import ServerSettings
 from tests.support.processes import eventually
 from tests.support.service import WIRE, Service
@@ -152,6 +160,16 @@ async def test_drain_is_bounded() -> None:
         await asyncio.wait_for(host.host.drain(), 3.0)
         with pytest.raises(aio.AioRpcError):
             await check
+
+
+async def test_the_collector_is_left_as_it_was() -> None:
+    """While it serves a host collects cycles less often; then the process is as before."""
+    before = gc.get_threshold()
+    host = Host()
+    await host.host.start()
+    assert gc.get_threshold() == (COLLECT_AFTER, *before[1:])
+    await host.host.drain()
+    assert gc.get_threshold() == before
 
 
 def test_only_callers_that_left_are_kept_out_of_the_log() -> None:
