@@ -12,10 +12,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from loadtest.demo.feeding import SCRAPE, STREAM
+from loadtest.demo.killing import Kill
 from loadtest.demo.measure import ALL, Figures, Point, figures, read_points
 from loadtest.demo.plan import DEMO, STATIC_LIMITS, STATIC_SECONDS, Plan
 from loadtest.demo.report import table, write_page
-from loadtest.demo.stack import Stack, control, start, start_k6, unanswered_checks
+from loadtest.demo.stack import (
+    Gate,
+    control,
+    start,
+    start_k6,
+    unanswered_checks,
+)
 from loadtest.demo.variants import (
     Config,
     with_static_limit,
@@ -28,19 +36,22 @@ examples:
   python -m loadtest.demo                the overload with the gate off, then on
   python -m loadtest.demo --compare      also the best static limit, found by a sweep
   python -m loadtest.demo --cut          also the gate without telemetry and access log
+  python -m loadtest.demo --kill stream  the agents die in the middle of the run with the gate
   python -m loadtest.demo --up           leave everything running until Ctrl-C
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One run: its name, what it does to Envoy's configuration, and whether there is a gate."""
+    """One run: its name, what it does to Envoy's configuration, whether there is a gate, and
+    which of its two sources is killed in mid-run."""
 
     name: str
     title: str
     change: Callable[[Config], Config]
     gate: bool
     blind: bool = False
+    kill: str | None = None
 
 
 OFF = Variant("off", "gate off", without_gate, gate=False)
@@ -50,35 +61,47 @@ CUT = Variant("cut", "gate on, no telemetry, no access log", without_access_log,
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one variant gave."""
+    """What one variant gave. `parts` are the same figures before and after a kill, by title;
+    `notes` are lines about it."""
 
     variant: Variant
     points: list[Point]
     rows: dict[str, Figures]
+    parts: tuple[tuple[str, dict[str, Figures]], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def run(variant: Variant, plan: Plan) -> Run:
     """Start everything fresh, send the plan's load, end everything."""
     with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="demo-") as folder:
         work = Path(folder)
-        started = start(plan, work, stack, variant.change, variant.gate)
+        gate = Gate(variant.gate, forwarded=variant.kill == SCRAPE)
+        started = start(plan, work, stack, variant.change, gate)
         if variant.blind:
             for backend in started.backends:
                 control(backend, metrics="missing")
+        kill = Kill(variant.kill, started) if variant.kill else None
         k6, points_file = start_k6(plan, started.url, work, stack)
-        _watch(variant, plan, k6.poll)
+        _watch(variant, plan, k6.poll, kill)
         if k6.wait() != 0:
             raise RuntimeError(f"k6 failed:\n{k6.output()[-2000:]}")
-        points = read_points(points_file)
+        points, first_unix_s = read_points(points_file)
         if variant.gate and (unanswered := unanswered_checks(started)):
             # Said aloud, because it spoils the figures: usually a machine without a free core.
             print(f"{variant.title}: {unanswered} checks got no answer in time", file=sys.stderr)
-    return Run(variant, points, figures(points, plan))
+        rows = figures(points, plan)
+        if kill is None:
+            return Run(variant, points, rows)
+        parts = kill.parts(points, first_unix_s, plan)
+        return Run(variant, points, rows, parts, kill.notes())
 
 
-def _watch(variant: Variant, plan: Plan, ended: Callable[[], int | None]) -> None:
-    """Show that something happens until the load generator ends."""
+def _watch(
+    variant: Variant, plan: Plan, ended: Callable[[], int | None], kill: Kill | None
+) -> None:
+    """Show that something happens until the load generator ends; kill what is to be killed."""
     began = time.monotonic()
+    middle_s = began + (plan.warmup_s + plan.seconds) / 2
     limit_s = plan.seconds + plan.timeout_s + 30
     while ended() is None:
         spent_s = time.monotonic() - began
@@ -88,6 +111,8 @@ def _watch(variant: Variant, plan: Plan, ended: Callable[[], int | None]) -> Non
             done = min(1.0, spent_s / (plan.seconds + 1))
             bar = "#" * int(30 * done)
             print(f"\r{variant.title:<42} [{bar:<30}]", end="", file=sys.stderr, flush=True)
+        if kill is not None:
+            kill.step(time.monotonic(), middle_s)
         time.sleep(0.2)
     if sys.stderr.isatty():
         print(file=sys.stderr)
@@ -121,7 +146,7 @@ def _static(plan: Plan, per_primary: int) -> Variant:
 def leave_running(plan: Plan) -> None:
     """`make up`: the stack without load."""
     with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="demo-") as folder:
-        started: Stack = start(plan, Path(folder), stack, lambda config: config, gate=True)
+        started = start(plan, Path(folder), stack, lambda config: config, Gate(wanted=True))
         print(f"Envoy      {started.url}")
         print(f"gate       {started.admin_url}/debug/status")
         for name, load in plan.loads.items():
@@ -144,13 +169,16 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--compare", action="store_true", help="also sweep a static limit")
     parser.add_argument("--cut", action="store_true", help="also run the gate blind")
+    parser.add_argument(
+        "--kill", choices=[SCRAPE, STREAM], help="end this source for good while the gate works"
+    )
     parser.add_argument("--up", action="store_true", help="start everything and wait")
     parser.add_argument("--out", type=Path, default=Path("build"), metavar="DIR")
     arguments = parser.parse_args(argv)
     if arguments.up:
         leave_running(DEMO)
         return 0
-    runs = [run(OFF, DEMO), run(ON, DEMO)]
+    runs = [run(OFF, DEMO), run(_killing(arguments.kill), DEMO)]
     if arguments.cut:
         runs.append(run(CUT, DEMO))
     if arguments.compare:
@@ -159,9 +187,16 @@ def main(argv: list[str] | None = None) -> int:
     results = {_key(r.variant): {name: row.as_json() for name, row in r.rows.items()} for r in runs}
     (arguments.out / "demo.json").write_text(json.dumps(results, indent=2) + "\n")
     write_page(arguments.out, [(r.variant.title, r.points) for r in runs], DEMO)
-    print(table([(r.variant.title, r.rows) for r in runs], DEMO))
+    print(table([row for r in runs for row in ((r.variant.title, r.rows), *r.parts)], DEMO))
+    for note in (note for r in runs for note in r.notes):
+        print(f"\n{note}")
     print(f"\n{arguments.out}/demo.json  {arguments.out}/demo.html")
     return 0
+
+
+def _killing(source: str | None) -> Variant:
+    """With the gate on, and this source killed in mid-run."""
+    return ON if source is None else replace(ON, title=f"gate on, {source} killed", kill=source)
 
 
 def _key(variant: Variant) -> str:

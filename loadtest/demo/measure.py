@@ -46,8 +46,9 @@ class Figures:
         return asdict(self)
 
 
-def read_points(path: Path) -> list[Point]:
-    """The custom metric's points of a k6 JSON output, oldest first."""
+def read_points(path: Path) -> tuple[list[Point], float]:
+    """The custom metric's points of a k6 JSON output, oldest first, and when the first began
+    (seconds of the wall clock)."""
     raw: list[tuple[float, dict[str, str], float]] = []
     with path.open() as lines:
         for line in lines:
@@ -68,21 +69,28 @@ def read_points(path: Path) -> list[Point]:
         )
         for started_s, tags, latency_ms in raw
     ]
-    return sorted(points, key=lambda point: point.started_s)
+    return sorted(points, key=lambda point: point.started_s), first_s
 
 
-def figures(points: Iterable[Point], plan: Plan) -> dict[str, Figures]:
-    """A row for each tenant and one for all, over the requests after the warm-up."""
-    counted = [p for p in points if plan.warmup_s <= p.started_s < plan.seconds]
-    rows = {name: _row([p for p in counted if p.tenant == name], plan) for name in plan.loads}
-    rows[ALL] = _row(counted, plan)
+def figures(
+    points: Iterable[Point], plan: Plan, span: tuple[float, float] | None = None
+) -> dict[str, Figures]:
+    """A row for each tenant and one for all, over the requests that began within `span`
+    (seconds after the first one), by default all after the warm-up."""
+    begin_s, end_s = span or (plan.warmup_s, plan.seconds)
+    counted = [p for p in points if begin_s <= p.started_s < end_s]
+    span_s = end_s - begin_s
+    rows = {
+        name: _row([p for p in counted if p.tenant == name], plan.slo_s, span_s)
+        for name in plan.loads
+    }
+    rows[ALL] = _row(counted, plan.slo_s, span_s)
     return rows
 
 
-def _row(points: list[Point], plan: Plan) -> Figures:
-    span_s = plan.seconds - plan.warmup_s
+def _row(points: list[Point], slo_s: float, span_s: float) -> Figures:
     answered = sorted(p.latency_s for p in points if p.code == 200)
-    good = sum(1 for latency_s in answered if latency_s <= plan.slo_s)
+    good = sum(1 for latency_s in answered if latency_s <= slo_s)
     refused = [p for p in points if p.code in (429, 503)]
     let_in = len(points) - len(refused)
     demoted = sum(1 for p in points if p.admission == "demote")

@@ -62,3 +62,7 @@ DEMO = Plan(
 # Per primary; the economy server gets its proportion.
 STATIC_LIMITS = (8, 12, 16, 20, 26, 34)
 STATIC_SECONDS = 13
+
+# How often the gate is told of its backends: by its own scraping, and by an agent beside each.
+SCRAPE_INTERVAL_MS = 100
+AGENT_INTERVAL_MS = 50

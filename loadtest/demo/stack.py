@@ -1,4 +1,5 @@
-"""Starts one run's real parts on free ports: backends, the gate if wanted, Envoy, k6."""
+"""Starts one run's real parts on free ports: backends, the gate with its agents if wanted, Envoy,
+k6."""
 
 from __future__ import annotations
 
@@ -9,14 +10,15 @@ import sys
 import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from loadtest.demo.plan import Plan, Server
+from loadtest.demo.feeding import Feed, start_agents, start_forwarder, wait_for_both
+from loadtest.demo.plan import AGENT_INTERVAL_MS, SCRAPE_INTERVAL_MS, Plan, Server
 from loadtest.demo.variants import Config
 from loadtest.processes import Process, answers_200, free_port
 
@@ -26,11 +28,12 @@ SCENARIO = Path(__file__).with_name("scenario.js")
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A started backend."""
+    """A started backend. `metrics_url` is where the gate finds its page, None where it serves."""
 
     server: Server
     url: str
     process: Process
+    metrics_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +44,29 @@ class Stack:
     envoy_admin_url: str
     admin_url: str | None
     backends: tuple[Backend, ...]
+    feed: Feed
 
 
 def gate_config(plan: Plan, backends: tuple[Backend, ...], ports: dict[str, int]) -> Config:
     """The one configuration of the demo, also what `make up` leaves running."""
     pools: dict[str, list[dict[str, Any]]] = {}
     for backend in backends:
-        endpoint = {"url": backend.url, "max_concurrency": backend.server.max_concurrency}
+        endpoint = {
+            "url": backend.url,
+            "max_concurrency": backend.server.max_concurrency,
+            **({"metrics_url": backend.metrics_url} if backend.metrics_url else {}),
+        }
         pools.setdefault(backend.server.pool, []).append(endpoint)
     return {
         "admission_control": {
-            "metrics_source": {"type": "scrape", "scrape_interval": "100ms"},
+            "metrics_sources": [
+                {"type": "scrape", "scrape_interval": f"{SCRAPE_INTERVAL_MS}ms"},
+                {
+                    "type": "stream",
+                    "listen": f"127.0.0.1:{ports['feedback']}",
+                    "interval": f"{AGENT_INTERVAL_MS}ms",
+                },
+            ],
             "slo": {"default_ms": round(plan.slo_s * 1000)},
             "scheduling": {
                 "types": {
@@ -102,19 +117,37 @@ def start_backends(plan: Plan, work: Path, stack: ExitStack) -> tuple[Backend, .
     return tuple(backends)
 
 
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Whether there is one, and whether it scrapes through something that can be killed."""
+
+    wanted: bool
+    forwarded: bool = False
+
+
 def start(
-    plan: Plan, work: Path, stack: ExitStack, change: Callable[[Config], Config], gate: bool
+    plan: Plan, work: Path, stack: ExitStack, change: Callable[[Config], Config], gate: Gate
 ) -> Stack:
     """Start everything; `stack` ends it. `change` edits the rendered Envoy configuration."""
     backends = start_backends(plan, work, stack)
-    ports = {name: free_port() for name in ("edge", "grpc", "admin", "envoy")}
+    forwarder = None
+    if gate.forwarded:
+        forwarder, urls = start_forwarder([backend.url for backend in backends], work, stack)
+        backends = tuple(
+            replace(backend, metrics_url=url) for backend, url in zip(backends, urls, strict=True)
+        )
+    ports = {name: free_port() for name in ("edge", "grpc", "admin", "envoy", "feedback")}
     config = work / "gate.yaml"
     config.write_text(yaml.safe_dump(gate_config(plan, backends, ports), sort_keys=False))
     admin_url = f"http://127.0.0.1:{ports['admin']}"
-    if gate:
+    feed = Feed(forwarder=forwarder)
+    if gate.wanted:
         command = [str(BIN / "ext-authz"), "serve", "--config", str(config)]
         process = stack.enter_context(Process(command, work / "gate.log"))
         process.wait_ready(partial(answers_200, f"{admin_url}/readyz"))
+        direct = [backend.url for backend in backends]
+        feed = replace(feed, agents=start_agents(direct, ports["feedback"], work, stack))
+        wait_for_both(feed, admin_url)
     envoy_yaml = work / "envoy.yaml"
     envoy_yaml.write_text(yaml.safe_dump(change(_rendered(config, ports["envoy"]))))
     command = [str(BIN / "envoy"), "-c", str(envoy_yaml), "--log-level", "warning"]
@@ -123,7 +156,7 @@ def start(
     url = f"http://127.0.0.1:{ports['edge']}"
     process.wait_ready(partial(answers_200, f"{url}/healthz"))
     envoy_admin = f"http://127.0.0.1:{ports['envoy']}"
-    return Stack(url, envoy_admin, admin_url if gate else None, backends)
+    return Stack(url, envoy_admin, admin_url if gate.wanted else None, backends, feed)
 
 
 def start_k6(plan: Plan, url: str, work: Path, stack: ExitStack) -> tuple[Process, Path]:
@@ -160,6 +193,13 @@ def control(backend: Backend, **faults: object) -> None:
         method="POST",
     )
     urllib.request.urlopen(request, timeout=5).close()  # noqa: S310  loopback
+
+
+def in_flight(stack: Stack) -> int:
+    """Reservations that the gate holds."""
+    with urllib.request.urlopen(f"{stack.admin_url}/debug/status", timeout=5) as answer:  # noqa: S310  loopback
+        held: int = json.load(answer)["in_flight"]
+    return held
 
 
 def unanswered_checks(stack: Stack) -> int:
