@@ -23,7 +23,8 @@ class AccessLogEntry:
     `final` entries end the request; `periodic` ones only show that it still runs. `status` is
     the HTTP status the client got, 0 if none. `duration_s` is from the first byte in to the last
     byte out. `upstream` is host:port, an IPv6 host in brackets; None if no server was reached.
-    `load_report` is what that server said of its load in a header or trailer (ORCA), unread.
+    `load_report` is what that server said of its load in a header or trailer (ORCA), unread, and
+    `report_age_s` how long before the end of the request that was.
     """
 
     decision_id: str
@@ -37,6 +38,7 @@ class AccessLogEntry:
     response_bytes: int
     request_id: str = ""
     load_report: str | None = None
+    report_age_s: float = 0.0
 
 
 def read_entry(entry: Any) -> AccessLogEntry | None:
@@ -51,6 +53,7 @@ def read_entry(entry: Any) -> AccessLogEntry | None:
     kind = common.access_log_type
     flags = common.response_flags
     response = entry.response
+    report, report_age_s = _load_report(entry)
     return AccessLogEntry(
         decision_id=decision_id,
         status=response.response_code.value,
@@ -65,7 +68,8 @@ def read_entry(entry: Any) -> AccessLogEntry | None:
         or flags.upstream_connection_termination
         or flags.upstream_connection_failure,
         response_bytes=response.response_body_bytes,
-        load_report=_load_report(response),
+        load_report=report,
+        report_age_s=report_age_s,
     )
 
 
@@ -93,16 +97,28 @@ def _read_unanswered(entry: Any) -> AccessLogEntry | None:
     )
 
 
-def _load_report(response: Any) -> str | None:
-    # Streamed responses can tell it only when they end.
-    for fields in (response.response_headers, response.response_trailers):
+def _load_report(entry: Any) -> tuple[str | None, float]:
+    """The report, and how long before the end it was made."""
+    response = entry.response
+    # Streamed responses can tell what holds now only when they end, so trailers come first.
+    parts = ((True, response.response_trailers), (False, response.response_headers))
+    for at_end, fields in parts:
         if not fields:
             continue
-        if text := fields.get(_LOAD_HEADER):
-            return str(text)
-        if binary := fields.get(f"{_LOAD_HEADER}-bin"):
-            return f"BIN {binary}"
-    return None
+        text = fields.get(_LOAD_HEADER)
+        binary = None if text else fields.get(f"{_LOAD_HEADER}-bin")
+        if text or binary:
+            age_s = 0.0 if at_end else _since_answer_s(entry.common_properties)
+            return str(text) if text else f"BIN {binary}", age_s
+    return None, 0.0
+
+
+def _since_answer_s(common: Any) -> float:
+    """From the first byte that the server answered to the end."""
+    if not common.HasField("time_to_first_upstream_rx_byte"):
+        return 0.0
+    first = common.time_to_first_upstream_rx_byte
+    return max(0.0, _duration_s(common) - float(first.seconds + first.nanos / 1e9))
 
 
 def _client_left(entry: Any) -> bool:

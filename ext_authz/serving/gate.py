@@ -6,7 +6,7 @@ configuration and one set of telemetry from start to end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 
 from ext_authz.admission.controller import Controller
@@ -28,7 +28,11 @@ _UNKNOWN_KEY = Decision(Verdict.REJECT, Reason.UNKNOWN_KEY, Verdict.REJECT)
 
 
 class Gate:
-    """Decides calls and takes in what happened to them."""
+    """Decides calls and takes in what happened to them.
+
+    `on_load_report` gets what an endpoint said of its load in a response: the endpoint's address,
+    the unread report, and when it was said (monotonic seconds).
+    """
 
     def __init__(
         self, settings: Settings, ids: Iterator[str], rng: Random, metrics: Metrics, now: float
@@ -37,16 +41,19 @@ class Gate:
         self.journal = Journal()
         self.metrics = metrics
         self.controller = Controller(settings.admission, rng, now)
+        self.on_load_report: Callable[[str, str, float], None] = lambda *_: None
         self._ids = ids
         self._identity = Identity(settings.keys, settings.server.key_headers)
         self._intake = Intake(settings.admission)
         self._requests = RequestIds()
+        self._addresses = _addresses(settings)
 
     def reconfigure(self, settings: Settings, now: float) -> None:
         """Swap the configuration; nothing in flight is lost."""
         self.settings = settings
         self._identity = Identity(settings.keys, settings.server.key_headers)
         self._intake = Intake(settings.admission)
+        self._addresses = _addresses(settings)
         self.controller.reconfigure(settings.admission, now)
         self.metrics.keep_tenants(settings.admission.tenants.keys())
 
@@ -101,8 +108,16 @@ class Gate:
         )
         charged = self.controller.settle(outcome, now)
         self.metrics.count("access_log_entries", "settled" if charged else "unknown")
-        if charged and entry.upstream and entry.upstream != charged.endpoint.spec.address:
+        if charged is None:
+            return
+        address = charged.endpoint.spec.address
+        if entry.upstream and entry.upstream != address:
             self.metrics.count("endpoint_mismatches", charged.pool)
+            # An endpoint known by a name is reached at an address that nobody configured.
+            if entry.upstream in self._addresses:
+                address = entry.upstream
+        if entry.load_report:
+            self.on_load_report(address, entry.load_report, now - entry.report_age_s)
 
     def observe(self, sample: EndpointSample) -> None:
         """Newer telemetry of one endpoint."""
@@ -119,3 +134,8 @@ class Gate:
             type=refusal.type,
             model=refusal.model,
         )
+
+
+def _addresses(settings: Settings) -> frozenset[str]:
+    pools = settings.admission.pools.values()
+    return frozenset(endpoint.address for pool in pools for endpoint in pool.endpoints)

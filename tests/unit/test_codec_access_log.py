@@ -236,3 +236,26 @@ def test_load_reports(
     logged.response.response_trailers = trailers
     (read,) = Codec(WIRE).decode_access_log(message(logged))
     assert read.load_report == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "first", "age_s"),
+    [
+        ("response_headers", datetime.timedelta(seconds=0.5), 2.0),
+        ("response_headers", datetime.timedelta(seconds=9), 0.0),
+        ("response_headers", None, 0.0),
+        ("response_trailers", datetime.timedelta(seconds=0.5), 0.0),
+    ],
+)
+def test_when_a_load_was_reported(
+    where: str, first: datetime.timedelta | None, age_s: float
+) -> None:
+    """A header is as old as the answer's first byte, however long it streams; a trailer is new."""
+    logged = entry()
+    assert logged.response is not None
+    assert logged.common_properties is not None
+    logged.common_properties.duration = datetime.timedelta(seconds=2.5)
+    logged.common_properties.time_to_first_upstream_rx_byte = first
+    setattr(logged.response, where, {"endpoint-load-metrics": "TEXT a=1"})
+    (read,) = Codec(WIRE).decode_access_log(message(logged))
+    assert read.report_age_s == age_s
