@@ -72,10 +72,18 @@ def start_agents(
     return tuple(agents)
 
 
-def ask_telemetry(admin: str) -> Mapping[str, Any]:
-    """What the gate at `admin` (host:port) knows. Asked politely: the machine is busy."""
+def fetch_telemetry(admin_url: str) -> Mapping[str, Any]:
+    """What the gate knows, asked without starting a process."""
+    with urllib.request.urlopen(f"{admin_url}/debug/telemetry", timeout=5) as answer:  # noqa: S310  loopback
+        known: Mapping[str, Any] = json.load(answer)
+    return known
+
+
+def ask_telemetry(admin_url: str) -> Mapping[str, Any]:
+    """What the gate knows, as its operator asks. Politely: the machine is busy."""
     command = ["nice", "-n", "10", str(BIN / "ext-authz"), "telemetry", "--once", "--json"]
-    told = subprocess.run([*command, "--admin", admin], capture_output=True, check=True, timeout=20)
+    command += ["--admin", admin_url.removeprefix("http://")]
+    told = subprocess.run(command, capture_output=True, check=True, timeout=20)
     known: Mapping[str, Any] = json.loads(told.stdout)
     return known
 
@@ -85,8 +93,7 @@ def wait_for_both(feed: Feed, admin_url: str, within_s: float = 20.0) -> None:
     deadline = time.monotonic() + within_s
     heard: set[tuple[str, str]] = set()
     while True:
-        with urllib.request.urlopen(f"{admin_url}/debug/telemetry", timeout=5) as answer:  # noqa: S310  loopback
-            endpoints = _endpoints(json.load(answer))
+        endpoints = _endpoints(fetch_telemetry(admin_url))
         # Of each number only the freshest is shown, so that the two take turns.
         for address, known in endpoints.items():
             heard |= {(address, one["source"]) for one in known["signals"].values()}

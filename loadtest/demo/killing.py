@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from loadtest.demo.feeding import SETTLE_S, ask_telemetry, hearing
+from loadtest.demo.feeding import SETTLE_S, ask_telemetry, fetch_telemetry, hearing
 from loadtest.demo.measure import Figures, Point, figures
 from loadtest.demo.plan import Plan
 from loadtest.demo.stack import Stack, in_flight
@@ -19,7 +19,7 @@ class Kill:
         assert stack.admin_url is not None
         self._source = source
         self._stack = stack
-        self._admin = stack.admin_url.removeprefix("http://")
+        self._admin_url = stack.admin_url
         self._pages: list[Mapping[str, Any]] = []
         self._killed_unix_s = 0.0
         self._killed_s = 0.0
@@ -27,12 +27,12 @@ class Kill:
     def step(self, now: float, due_s: float) -> None:
         """Do what is to be done by `now`, with the kill due at `due_s` (monotonic seconds)."""
         if not self._pages and now >= due_s:
-            self._look()
+            self._pages.append(ask_telemetry(self._admin_url))
             self._stack.feed.kill(self._source)
             self._killed_unix_s, self._killed_s = time.time(), time.monotonic()
-            self._look()
+            self._pages.append(fetch_telemetry(self._admin_url))
         elif len(self._pages) == 2 and now >= self._killed_s + SETTLE_S:
-            self._look()
+            self._pages.append(ask_telemetry(self._admin_url))
 
     def parts(
         self, points: list[Point], first_unix_s: float, plan: Plan
@@ -53,6 +53,3 @@ class Kill:
             f"{SETTLE_S:g} s later: {hearing(after, at_kill).line()}",
             f"reservations left after the run: {in_flight(self._stack)}",
         )
-
-    def _look(self) -> None:
-        self._pages.append(ask_telemetry(self._admin))
