@@ -133,6 +133,7 @@ class Controller:
         view = View(ask, pool, choice.endpoint, flow)
         view.fallback = choice.fallback
         view.pool_load = choice.load
+        view.allowed = pool.shares.allowance(flow, choice.load)
         view.occupied = choice.occupied
         view.margin_s = self.settings.margin_s
         view.reserve_ratio = self.settings.reserve_ratio

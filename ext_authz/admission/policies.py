@@ -34,9 +34,7 @@ def reserve(view: View) -> Reason | None:
 
 def share(view: View) -> Reason | None:
     """The flow stays within its share, or within what others leave."""
-    flow = view.flow
-    allowed = view.pool.shares.allowance(flow, view.pool_load)
-    return Reason.OVER_SHARE if flow.used + 1.0 > allowed else None
+    return Reason.OVER_SHARE if view.flow.used + 1.0 > view.allowed else None
 
 
 def latency(view: View) -> Reason | None:

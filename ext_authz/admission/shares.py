@@ -68,8 +68,9 @@ class Flow:
             return float(self.used)
         if self.seen_s - self.refused_s < PRESSURE_S:
             return inf
-        spread = max(1.0, sqrt(self.peak))
-        return min(self.peak + spread, self.used + 1.0 + 2.0 * spread)
+        spread = sqrt(self.peak) if self.peak > 1.0 else 1.0
+        after_peak, held = self.peak + spread, self.used + 1.0 + 2.0 * spread
+        return after_peak if after_peak < held else held
 
 
 def water_level(capacity: float, flows: Iterable[tuple[float, float]]) -> float:
@@ -114,19 +115,24 @@ class Shares:
 
     def share(self, flow: Flow) -> float:
         """Slots that are the flow's own: all of them while there is enough for everybody."""
-        return min(float(self.slots), flow.weight * self._level)
+        # Comparisons, not min and max, here and below: a decision asks half a dozen times.
+        own = flow.weight * self._level
+        return own if own < self.slots else float(self.slots)
 
     def allowance(self, flow: Flow, load: float) -> float:
         """Slots the flow may hold while the pool carries `load` requests in all (ours and
         others'): its share, or what it can borrow beyond it; never less than one."""
         free = self.slots - load - (self._kept - flow.kept)
-        return max(1.0, self.share(flow), flow.used + free)
+        share, borrowed = self.share(flow), flow.used + free
+        most = share if share > borrowed else borrowed
+        return most if most > 1.0 else 1.0
 
     def admitted(self, flow: Flow) -> None:
         """One more of the flow's requests holds a slot."""
         flow.used += 1
         self.used += 1
-        flow.peak = max(flow.peak, flow.used)
+        if flow.peak < flow.used:
+            flow.peak = float(flow.used)
         self._keep(flow)
 
     def released(self, flow: Flow) -> None:
@@ -152,7 +158,9 @@ class Shares:
         return tuple(self._flows.values())
 
     def _keep(self, flow: Flow) -> None:
-        kept = max(0.0, min(flow.wanted, self.share(flow)) - flow.used)
+        wanted, share = flow.wanted, self.share(flow)
+        kept = (wanted if wanted < share else share) - flow.used
+        kept = max(kept, 0.0)
         self._kept += kept - flow.kept
         flow.kept = kept
 

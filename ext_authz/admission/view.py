@@ -37,9 +37,13 @@ class PoolState:
 
 
 class View:
-    """An ask, the pool and the endpoint it would go to, with predictions filled in."""
+    """An ask, the pool and the endpoint it would go to, with predictions filled in.
+
+    `allowed` is how many slots the flow may hold (see `Shares.allowance`).
+    """
 
     __slots__ = (
+        "allowed",
         "ask",
         "endpoint",
         "execution_s",
@@ -59,6 +63,7 @@ class View:
         self.endpoint = endpoint
         self.flow = flow
         self.pool_load = 0.0
+        self.allowed = 0.0
         self.occupied = 0.0
         self.margin_s = 0.0
         self.reserve_ratio = 0.0
@@ -80,5 +85,5 @@ class View:
             execution_s=self.execution_s,
             budget_s=None if self.ask.slo_s is None else self.ask.slo_s - self.margin_s,
             tenant_in_flight=self.flow.used,
-            tenant_limit=self.pool.shares.allowance(self.flow, self.pool_load),
+            tenant_limit=self.allowed,
         )
