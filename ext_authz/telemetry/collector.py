@@ -183,12 +183,12 @@ class Collector:
         except Exception as error:
             self._failed(watch, self._fault(watch, error))
         else:
-            self._succeeded(watch, report)
+            self._heard(watch, report)
 
     async def _listen_on(self, watch: _Watch, source: StreamSource) -> None:
         while True:
             try:
-                await source.run(lambda report: self._succeeded(watch, report))
+                await source.run(lambda report: self._heard(watch, report))
                 self._failed(watch, TelemetryError("the stream ended"))
             except TelemetryError as error:
                 self._failed(watch, error)
@@ -211,6 +211,22 @@ class Collector:
             log.warning("%s: no telemetry: %s", name, error)
         self._tell(watch, lambda: self._on_failure(name, error))
 
+    def _heard(self, watch: _Watch, report: Report) -> None:
+        """Take `report` in. That we cannot is a fault of ours, and ends neither the polls nor
+        whoever speaks."""
+        try:
+            samples = self._merger.take(report)
+            for sample in samples:
+                self.trends.take(sample)
+        except Exception as error:
+            self._failed(watch, self._fault(watch, error))
+            return
+        self._succeeded(watch, report)
+        arrived_s = self._clock.now()
+        told = [self._tell(watch, partial(self._on_sample, arrived_s, one)) for one in samples]
+        if told and all(told):
+            watch.listener_broken = False
+
     def _succeeded(self, watch: _Watch, report: Report) -> None:
         name = watch.source.name
         self.successes[name] += 1
@@ -224,12 +240,10 @@ class Collector:
             else:
                 log.info("%s: all signals found", name)
             watch.missing = report.missing
-        arrived_s = self._clock.now()
-        for sample in self._merger.take(report):
-            self.trends.take(sample)
-            self._tell(watch, partial(self._on_sample, arrived_s, sample))
 
-    def _tell(self, watch: _Watch, call: Callable[[], None]) -> None:
+    def _tell(self, watch: _Watch, call: Callable[[], None]) -> bool:
+        """Whether the listener took it. That it does not is logged once until it takes all of a
+        report again: one report may be about many endpoints, and many come a second."""
         try:
             call()
         except Exception:
@@ -237,8 +251,8 @@ class Collector:
             if not watch.listener_broken:
                 log.exception("%s: a listener failed", watch.source.name)
             watch.listener_broken = True
-        else:
-            watch.listener_broken = False
+            return False
+        return True
 
 
 def next_poll_s(origin_s: float, interval_s: float, started_s: float, failures: int) -> float:

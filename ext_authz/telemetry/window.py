@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container
 from dataclasses import dataclass
+from math import inf, isfinite
 
 from ext_authz.snapshot import EndpointSample
 
@@ -81,14 +82,23 @@ class Trends:
 
     def __init__(self) -> None:
         self._windows: dict[str, dict[str, Window]] = {}
+        self._last_s: dict[str, dict[str, float]] = {}
 
     def take(self, sample: EndpointSample) -> None:
-        """Add what a merged sample knows."""
+        """Add what a merged sample knows anew, each number at the date it was measured. One that
+        is only repeated, because another changed, is not counted again."""
         windows = self._windows.setdefault(sample.endpoint, {})
+        last_s = self._last_s.setdefault(sample.endpoint, {})
         for signal in self.SIGNALS:
             value = getattr(sample, signal)
-            if value is not None:
-                windows.setdefault(signal, Window()).add(sample.at_s, value)
+            if value is None:
+                continue
+            origin = sample.origins.get(signal)
+            # A load is dated by the sample; where nobody told one, that date is no date.
+            at_s = sample.at_s if origin is None else origin.at_s
+            if isfinite(at_s) and at_s > last_s.get(signal, -inf):
+                last_s[signal] = at_s
+                windows.setdefault(signal, Window()).add(at_s, value)
 
     def of(self, endpoint: str, now: float) -> dict[str, Trend]:
         """The trends of an endpoint, those signals left out that nobody told lately."""
@@ -98,3 +108,4 @@ class Trends:
     def keep(self, endpoints: Container[str]) -> None:
         """Forget all endpoints but these."""
         self._windows = {n: w for n, w in self._windows.items() if n in endpoints}
+        self._last_s = {n: t for n, t in self._last_s.items() if n in endpoints}

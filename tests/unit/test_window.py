@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ext_authz.snapshot import EndpointSample
+from ext_authz.snapshot import EndpointSample, Origin
 from ext_authz.telemetry.window import Trend, Trends, Window
 
 
@@ -80,3 +82,32 @@ def test_trends_of_an_endpoint() -> None:
     assert got["load"] == Trend(2.5, pytest.approx(1.0), 3.0)
     trends.keep({"b"})
     assert trends.of("a", 3.0) == {}
+
+
+def test_each_number_counts_once_at_its_own_date() -> None:
+    """A number that is merged again because another changed is one measurement, and one whose
+    endpoint nobody told a load of has its own date."""
+    trends = Trends()
+    for second in range(4):
+        at_s = float(second)
+        origins = {"kv_usage_ratio": Origin("prometheus", at_s)}
+        known = EndpointSample("a", -inf, kv_usage_ratio=0.1 * second, origins=origins)
+        for _ in range(1 + 5 * second):
+            trends.take(known)
+    assert trends.of("a", 3.0) == {
+        "kv_usage_ratio": Trend(pytest.approx(0.15), pytest.approx(0.1), 3.0)
+    }
+    # The load stands still while the cache fills: two dates, two windows.
+    origins = {"kv_usage_ratio": Origin("prometheus", 9.0)}
+    trends.take(EndpointSample("a", 5.0, running=1.0, kv_usage_ratio=0.9, origins=origins))
+    assert trends.of("a", 9.0)["kv_usage_ratio"].history_s == 9.0
+    assert trends.of("a", 9.0)["load"].history_s == 0.0
+
+
+def test_a_repeated_load_is_one_measurement() -> None:
+    """Within one bucket, too: the mean is over measurements, not over merges."""
+    trends = Trends()
+    for _ in range(9):
+        trends.take(EndpointSample("a", 1.0, running=10.0))
+    trends.take(EndpointSample("a", 1.1, running=0.0))
+    assert trends.of("a", 1.1)["load"].mean == 5.0
