@@ -19,8 +19,10 @@ from typing import Any
 from ext_authz.clock import SystemClock
 from ext_authz.config.compile import Loaded, load
 from ext_authz.config.watch import ConfigWatcher
-from ext_authz.errors import ConfigError, TelemetryError
-from ext_authz.metrics import Labels, Metrics
+from ext_authz.errors import ConfigError, Problem, TelemetryError
+from ext_authz.fleet import Fleet, Listeners
+from ext_authz.lookout import Lookout
+from ext_authz.metrics import Metrics
 from ext_authz.serving.access_log import AccessLogSink
 from ext_authz.serving.check import CheckService
 from ext_authz.serving.codec import Codec
@@ -28,10 +30,7 @@ from ext_authz.serving.gate import Gate
 from ext_authz.serving.server import GrpcHost
 from ext_authz.serving.wire import compile_messages
 from ext_authz.settings import Settings
-from ext_authz.snapshot import EndpointSample, Freshness
-from ext_authz.telemetry.collector import Collector
-from ext_authz.telemetry.describe import SourceState, describe
-from ext_authz.telemetry.registry import build_sources
+from ext_authz.snapshot import EndpointSample
 from ext_authz.web.admin import AdminServer, Inside
 
 log = logging.getLogger(__name__)
@@ -50,39 +49,42 @@ class App:
     """One running server."""
 
     def __init__(self, path: Path, loaded: Loaded, rng: Random) -> None:
-        settings = loaded.settings
         self._clock = SystemClock()
-        self._loaded = loaded
         self._metrics = Metrics()
+        self._fleet = self._make_fleet(loaded)
+        settings = self._fleet.settings
         self._gate = Gate(settings, decision_ids(), rng, self._metrics, self._clock.now())
+        self._gate.on_load_report = self._fleet.hear
         wire = compile_messages()
         codec = Codec(wire, settings.admission.retry.cap_s)
         checks = CheckService(self._gate, codec, self._clock)
         sink = AccessLogSink(self._gate, codec, self._clock)
         self._codec = codec
         self._host = GrpcHost(settings.server, wire, checks.check, sink)
-        self._collector = Collector(
-            build_sources(settings.telemetry.sources, settings.admission.pools, self._clock),
-            placements(settings),
-            self._clock,
-            self._on_sample,
-            self._on_failure,
-        )
+        self._lookout = Lookout(self._gate, self._fleet, self._clock, loaded)
+        self._lookout.wire(self._metrics)
         self._watcher = ConfigWatcher(path, self._on_config, self._on_config_error, initial=loaded)
         self._admin = AdminServer(
             Inside(
                 self._metrics,
                 self._gate.journal,
                 self._clock,
-                self._telemetry,
-                self._not_ready,
-                self._status,
+                self._lookout.telemetry,
+                lambda: self._unready,
+                self._lookout.lost,
+                self._lookout.status,
             )
         )
         self._tasks: set[asyncio.Task[None]] = set()
         # What keeps us from being sent requests.
         self._unready: tuple[str, ...] = ("starting",)
-        self._wire_metrics()
+
+    def _make_fleet(self, loaded: Loaded) -> Fleet:
+        listeners = Listeners(self._on_sample, self._on_failure, self._on_endpoints)
+        try:
+            return Fleet(loaded.settings, self._clock, listeners)
+        except TelemetryError as error:
+            raise place(loaded, error) from error
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then drain."""
@@ -91,7 +93,7 @@ class App:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ended.set)
         server = self._gate.settings.server
-        self._collector.start()
+        self._fleet.start()
         admin_port = await self._admin.start(server.admin_listen)
         grpc_port = await self._host.start()
         self._unready = ()
@@ -110,7 +112,7 @@ class App:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._collector.stop()
+        await self._fleet.stop()
         await self._admin.stop()
 
     def _background(self, work: Any) -> None:
@@ -120,13 +122,18 @@ class App:
 
     async def _tick(self) -> None:
         while True:
-            self._gate.controller.tick(self._clock.now())
+            now = self._clock.now()
+            self._gate.controller.tick(now)
+            self._lookout.tick(now)
             await asyncio.sleep(TICK_S)
 
     # -- telemetry ------------------------------------------------------------------------
 
     def _on_sample(self, _: float, sample: EndpointSample) -> None:
         self._gate.observe(sample)
+
+    def _on_endpoints(self, settings: Settings) -> None:
+        self._gate.reconfigure(settings, self._clock.now())
 
     def _on_failure(self, source: str, error: TelemetryError) -> None:
         log.debug("%s: %s", source, error)
@@ -136,106 +143,31 @@ class App:
     def _on_config(self, loaded: Loaded) -> None:
         if loaded.unbuilt:
             raise ConfigError(loaded.unbuilt)
-        before, after = self._gate.settings, loaded.settings
-        self._gate.reconfigure(after, self._clock.now())
-        self._loaded = loaded
+        # All that may fail comes before anything is touched.
+        try:
+            plan = self._fleet.plan(loaded.settings)
+        except TelemetryError as error:
+            raise place(loaded, error) from error
+        before = self._gate.settings
+        now = self._clock.now()
+        self._gate.reconfigure(plan.settings, now)
+        self._fleet.adopt(plan)
+        self._lookout.loaded, self._lookout.loaded_at_s = loaded, now
         self._metrics.count("config_reloads", "loaded")
-        log.info("configuration %s loaded", after.fingerprint[:12])
-        if before.server != after.server:
+        log.info("configuration %s loaded", plan.settings.fingerprint[:12])
+        if before.server != plan.settings.server:
             log.warning("changes under `server` take effect at the next start")
-        if _scraped(before) != _scraped(after):
-            sources = build_sources(after.telemetry.sources, after.admission.pools, self._clock)
-            self._background(self._collector.reconfigure(sources, placements(after)))
 
     def _on_config_error(self, error: ConfigError | OSError) -> None:
         self._metrics.count("config_reloads", "refused")
         log.error("configuration refused, the last good one stays:\n%s", error)
 
-    # -- looking inside -------------------------------------------------------------------
 
-    def _not_ready(self) -> tuple[str, ...]:
-        """What keeps new requests from being decided well. Lost telemetry is reported but does
-        not take us out of service: `fallback_action` is the answer to that."""
-        return self._unready
-
-    def _telemetry(self) -> dict[str, Any]:
-        now, collector = self._clock.now(), self._collector
-        names = collector.successes.keys() | collector.failures.keys()
-        sources = {
-            name: SourceState(
-                reports=collector.successes[name],
-                failures=collector.failures[name],
-                missing=tuple(sorted(collector.missing.get(name, ()))),
-            )
-            for name in sorted(names)
-        }
-        snapshot = collector.snapshot
-        trends = {name: collector.trends.of(name, now) for name in snapshot.samples}
-        return describe(snapshot, self._gate.settings.admission.pools, sources, trends, now)
-
-    def _status(self) -> dict[str, Any]:
-        now = self._clock.now()
-        snapshot = self._collector.snapshot
-        pools: dict[str, Any] = {}
-        for name, pool in self._gate.settings.admission.pools.items():
-            fresh = [snapshot.freshness(e.address, now, pool.staleness) for e in pool.endpoints]
-            pools[name] = {
-                "endpoints": {
-                    e.address: state for e, state in zip(pool.endpoints, fresh, strict=True)
-                },
-                "telemetry_lost": Freshness.FRESH not in fresh,
-            }
-        return {
-            "fingerprint": self._gate.settings.fingerprint,
-            "pools": pools,
-            "missing_signals": {k: sorted(v) for k, v in self._collector.missing.items()},
-            "in_flight": len(self._gate.controller.ledger),
-            "warnings": [str(problem) for problem in self._loaded.warnings],
-        }
-
-    def _wire_metrics(self) -> None:
-        metrics, gate, clock = self._metrics, self._gate, self._clock
-
-        def each(value: Any) -> Iterator[tuple[Labels, float]]:
-            for pool, state in gate.controller.endpoint_states():
-                if (number := value(state)) is not None:
-                    yield (pool, state.spec.address), float(number)
-
-        metrics.read_with("in_flight", lambda: each(lambda s: s.own))
-        metrics.read_with("foreign_load", lambda: each(lambda s: s.foreign))
-        metrics.read_with("slots", lambda: each(lambda s: s.spec.max_concurrency))
-        metrics.read_with("execution_seconds", lambda: each(lambda s: s.execution.value_s))
-        metrics.read_with(
-            "telemetry_age_seconds",
-            lambda: each(lambda s: None if s.sample is None else clock.now() - s.sample.at_s),
-        )
-        metrics.read_with("reservations_expired", lambda: [((), gate.controller.expired_total)])
-        metrics.read_with("config_info", lambda: [((gate.settings.fingerprint,), 1.0)])
-        metrics.read_with(
-            "config_age_seconds",
-            lambda: [((), clock.now() - (self._watcher.loaded_at_s or clock.now()))],
-        )
-        metrics.read_with("telemetry_reports", self._telemetry_reports)
-
-    def _telemetry_reports(self) -> Iterator[tuple[Labels, float]]:
-        for result, counts in (
-            ("success", self._collector.successes),
-            ("failure", self._collector.failures),
-        ):
-            for source, number in counts.items():
-                yield (source, result), float(number)
-
-
-def placements(settings: Settings) -> dict[str, str | None]:
-    """Every endpoint with the device it was configured to be on, if it was."""
-    endpoints = [e for pool in settings.admission.pools.values() for e in pool.endpoints]
-    return {e.address: None if e.device == e.address else e.device for e in endpoints}
-
-
-def _scraped(settings: Settings) -> tuple[object, ...]:
-    """What the sources are made of: only if this changes are they made anew."""
-    pools = settings.admission.pools.values()
-    return (settings.telemetry, tuple((p.engine, p.endpoints) for p in pools))
+def place(loaded: Loaded, error: TelemetryError) -> ConfigError:
+    """What this machine lacks, as a problem of the configuration that asks for it."""
+    field = "admission_control.metrics_sources"
+    remedy = "install what is missing, or take it out of the configuration"
+    return ConfigError((Problem(str(loaded.files[0]), 1, field, str(error), remedy),))
 
 
 def serve(path: Path) -> None:

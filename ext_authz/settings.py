@@ -107,6 +107,17 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class DiscoverySettings:
+    """Endpoints that come and go. `lookup` is a settings object of `telemetry.discovery_*`, whose
+    type says how they are found; it is asked at least every `interval_s`. Each endpoint runs
+    `max_concurrency` requests at once."""
+
+    lookup: object
+    interval_s: float
+    max_concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pool:
     """Servers of the same models. `models` empty serves any name. `http2`: how Envoy speaks to
     them, as gRPC inference servers need."""
@@ -119,6 +130,7 @@ class Pool:
     staleness: Staleness
     kv_guard_ratio: float
     http2: bool = False
+    discovery: DiscoverySettings | None = None
 
     @property
     def slots(self) -> int:

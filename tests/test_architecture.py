@@ -16,6 +16,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("ext_authz.__main__",),
     ("ext_authz.cli",),
     ("ext_authz.app", "ext_authz.agent"),
+    ("ext_authz.lookout",),
+    ("ext_authz.fleet",),
     (
         "ext_authz.serving",
         "ext_authz.web",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from ext_authz.config.discovery import discovery_settings
 from ext_authz.config.schema import (
     AdmissionControl,
     LimitsBody,
@@ -46,7 +47,7 @@ def build(
 ) -> Settings:
     """The settings a configuration means. Files it names are relative to `base`."""
     server = config.server
-    admission = _admission(config)
+    admission = _admission(config, base)
     return Settings(
         admission=admission,
         edge=_edge(config),
@@ -57,7 +58,7 @@ def build(
             drain_s=server.drain,
             max_message_bytes=server.max_message_bytes,
         ),
-        telemetry=TelemetrySettings(source_settings(config, tuple(admission.pools.values()), base)),
+        telemetry=TelemetrySettings(source_settings(config, base)),
         keys=MappingProxyType(dict(keys)),
         fingerprint=fingerprint,
     )
@@ -94,7 +95,7 @@ def tenant_types(tenant: TenantBody) -> tuple[str, ...]:
     return (tenant.type or DEFAULT_TYPE,)
 
 
-def _admission(config: AdmissionControl) -> AdmissionSettings:
+def _admission(config: AdmissionControl, base: Path) -> AdmissionSettings:
     scheduling = config.scheduling
     bodies = {DEFAULT_TYPE: TypeBody(), **scheduling.types}
     stale_s = stale_after_s(config)
@@ -115,7 +116,7 @@ def _admission(config: AdmissionControl) -> AdmissionSettings:
         type_header=scheduling.type_header,
         deadline_header=scheduling.deadline_header,
         reserve_ratio=scheduling.shared_capacity_reserve,
-        pools=MappingProxyType({pool.name: _pool(pool, stale_s) for pool in config.pools}),
+        pools=MappingProxyType({pool.name: _pool(pool, stale_s, base) for pool in config.pools}),
         tenants=MappingProxyType({tenant.name: _tenant(tenant) for tenant in config.tenants}),
         cost=CostRules(**config.cost.model_dump()),
         retry=RetryRules(config.retry.cap),
@@ -157,7 +158,8 @@ def _type(name: str, body: TypeBody) -> RequestType:
     return RequestType(name, body.weight, priority, body.max_concurrent)
 
 
-def _pool(pool: PoolBody, stale_s: float) -> Pool:
+def _pool(pool: PoolBody, stale_s: float, base: Path) -> Pool:
+    discover = pool.discover
     return Pool(
         name=pool.name,
         engine=pool.engine,
@@ -182,6 +184,9 @@ def _pool(pool: PoolBody, stale_s: float) -> Pool:
         ),
         kv_guard_ratio=pool.kv_guard,
         http2=pool.http2,
+        discovery=None
+        if discover is None
+        else discovery_settings(discover, pool.max_concurrency, base),
     )
 
 

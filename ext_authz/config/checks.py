@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable
 
 from ext_authz.config import build
+from ext_authz.config.discovery import check_discovery
 from ext_authz.config.locate import Loc
 from ext_authz.config.report import Report
 from ext_authz.config.schema import AdmissionControl, PoolBody, Targets
@@ -86,6 +88,7 @@ def _pools(config: AdmissionControl, report: Report) -> None:
                 loc, f"the pool on line {names[pool.name]} has this name too", "rename one of them"
             )
         names.setdefault(pool.name, report.line(loc))
+        _found_endpoints(index, pool, report)
         for place, body in enumerate(pool.endpoints):
             loc = ("pools", index, "endpoints", place)
             key = build.address_of(body.url)
@@ -96,6 +99,32 @@ def _pools(config: AdmissionControl, report: Report) -> None:
                     "list each server once; several models of one server go into one pool",
                 )
             addresses.setdefault(key, report.line(loc))
+
+
+def _found_endpoints(index: int, pool: PoolBody, report: Report) -> None:
+    loc: Loc = ("pools", index)
+    if pool.discover is not None:
+        check_discovery((*loc, "discover"), pool.discover, report)
+        for place, body in enumerate(pool.endpoints):
+            host = build.address_of(body.url).rpartition(":")[0].strip("[]")
+            if not _is_address(host):
+                report.warn(
+                    (*loc, "endpoints", place),
+                    "is a name: beside endpoints that are found, Envoy takes addresses only",
+                    "write its IP address, or put it into a pool of its own",
+                )
+    elif not pool.endpoints and report.whole("pools"):
+        report.problem(
+            (*loc, "endpoints"), "names no server", "list at least one, or write `discover:`"
+        )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _demotion(config: AdmissionControl, report: Report) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from ext_authz.config.discovery import DiscoverBody
 from ext_authz.config.scalars import (
     as_bool,
     as_endpoint_url,
@@ -139,9 +140,9 @@ class PoolBody(Section):
     name: Name
     engine: Annotated[str, choice(*ENGINES)] = "vllm"
     endpoints: Annotated[
-        list[Annotated[EndpointBody, BeforeValidator(_endpoint)]],
-        Field(min_length=1, max_length=1024),
-    ]
+        list[Annotated[EndpointBody, BeforeValidator(_endpoint)]], Field(max_length=1024)
+    ] = Field(default_factory=list)
+    discover: DiscoverBody | None = None
     max_concurrency: Concurrency = 16
     models: Annotated[list[Text], Field(max_length=1000)] = Field(default_factory=list)
     demote_to: Name | None = None

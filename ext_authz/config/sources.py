@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,15 +22,14 @@ from ext_authz.telemetry.nats import NatsSettings
 from ext_authz.telemetry.nvml import NvmlSettings
 from ext_authz.telemetry.orca_stream import OrcaSettings, OrcaStreamSettings
 from ext_authz.telemetry.prometheus_read import SIGNALS
-from ext_authz.telemetry.prometheus_settings import PrometheusSettings, PrometheusTarget
+from ext_authz.telemetry.prometheus_settings import PrometheusSettings
 from ext_authz.telemetry.scrape import ScrapeSettings
-from ext_authz.telemetry.static import Assumption, StaticSettings
+from ext_authz.telemetry.static import AssumeSettings
 from ext_authz.telemetry.stream import StreamSettings
 
 if TYPE_CHECKING:
     from ext_authz.config.report import Report
     from ext_authz.config.schema import AdmissionControl
-    from ext_authz.settings import Endpoint, Pool
 
 FEEDBACK_PORT = 8081
 # Which keys mean something for which kind, `type` and `stale_after` apart.
@@ -198,19 +196,18 @@ def _check_staleness(config: AdmissionControl, report: Report) -> None:
             )
 
 
-def source_settings(
-    config: AdmissionControl, pools: tuple[Pool, ...], base: Path
-) -> tuple[object, ...]:
-    """What the sources are made of. Files are relative to `base`."""
-    return tuple(_settings(body, pools, base) for _, body in all_sources(config))
+def source_settings(config: AdmissionControl, base: Path) -> tuple[object, ...]:
+    """What the sources are made of; of which endpoints they tell is known only while running.
+    Files are relative to `base`."""
+    return tuple(_settings(body, base) for _, body in all_sources(config))
 
 
-def _settings(body: SourceBody, pools: tuple[Pool, ...], base: Path) -> object:
+def _settings(body: SourceBody, base: Path) -> object:
     if body.type == "scrape":
         timeout_s = min(body.interval_s, 1.0) if body.timeout is None else body.timeout
         return ScrapeSettings(body.interval_s, timeout_s, body.max_page_bytes or 4 << 20)
     if body.type == "prometheus":
-        return _prometheus(body, pools, base)
+        return _prometheus(body, base)
     if body.type == "nvml":
         return NvmlSettings(body.interval_s, body.timeout or 2.0, host=body.host)
     if body.type == "stream":
@@ -227,28 +224,12 @@ def _settings(body: SourceBody, pools: tuple[Pool, ...], base: Path) -> object:
     if body.type == "orca":
         return OrcaSettings(body.port or 0, OrcaStreamSettings(interval_s=body.interval_s))
     mean_s = None if body.mean_execution_ms is None else body.mean_execution_ms / 1000.0
-    return StaticSettings(
-        tuple(
-            Assumption(
-                endpoint.address,
-                slots=float(endpoint.max_concurrency),
-                kv_capacity_tokens=body.kv_capacity_tokens,
-                mean_execution_s=mean_s,
-                device=_device(endpoint),
-            )
-            for _, endpoint in _endpoints(pools)
-        )
-    )
+    return AssumeSettings(body.kv_capacity_tokens, mean_s)
 
 
-def _prometheus(body: SourceBody, pools: tuple[Pool, ...], base: Path) -> PrometheusSettings:
-    targets = tuple(
-        PrometheusTarget(endpoint.address, pool.engine, device=_device(endpoint))
-        for pool, endpoint in _endpoints(pools)
-    )
+def _prometheus(body: SourceBody, base: Path) -> PrometheusSettings:
     return PrometheusSettings(
         url=body.url or "",
-        targets=targets,
         interval_s=min(5.0, body.interval_s) if body.interval is None else body.interval,
         timeout_s=body.timeout or 2.0,
         scrape_interval_s=body.interval_s,
@@ -260,17 +241,6 @@ def _prometheus(body: SourceBody, pools: tuple[Pool, ...], base: Path) -> Promet
         bearer_token_file=_file(body.token_file, base),
         ca_file=_file(body.ca_file, base),
     )
-
-
-def _endpoints(pools: tuple[Pool, ...]) -> Iterator[tuple[Pool, Endpoint]]:
-    for pool in pools:
-        for endpoint in pool.endpoints:
-            yield pool, endpoint
-
-
-def _device(endpoint: Endpoint) -> str | None:
-    """The card a configuration names; without one the address stands there."""
-    return None if endpoint.device == endpoint.address else endpoint.device
 
 
 def _file(name: str | None, base: Path) -> Path | None:

@@ -30,6 +30,10 @@ class Discovery(Protocol):
     def name(self) -> str:
         """Kind and subject, such as `dns/models.example`, for logs and metrics."""
 
+    @property
+    def failures(self) -> int:
+        """Questions that were asked in vain so far."""
+
     async def run(self, on_change: OnChange) -> None:
         """Call `on_change` with the URLs of all endpoints, sorted, once they are known and
         whenever they are others; until cancelled. What goes wrong outside is no exception: the
@@ -115,6 +119,8 @@ class LastKnown:
 
 class StaticDiscovery:
     """Endpoints that a configuration names."""
+
+    failures = 0
 
     def __init__(self, urls: Iterable[str]) -> None:
         self._urls = tuple(sorted(set(urls)))

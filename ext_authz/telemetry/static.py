@@ -25,6 +25,15 @@ class Assumption:
 
 
 @dataclass(frozen=True, slots=True)
+class AssumeSettings:
+    """The same for every endpoint: what stands in a configuration. Slots and devices are those
+    of each endpoint."""
+
+    kv_capacity_tokens: float | None = None
+    mean_execution_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StaticSettings:
     """The assumptions, and how often they are renewed: well within any limit of staleness."""
 

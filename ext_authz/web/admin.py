@@ -21,13 +21,15 @@ MOST_DECISIONS = 1000
 @dataclass(frozen=True, slots=True)
 class Inside:
     """What the admin pages may look at. `readiness` names what is not ready, empty when all is;
-    `status` and `telemetry` are JSON-ready values."""
+    `lost` the pools without telemetry, which are no reason to be sent no requests: what then
+    happens is configured. `status` and `telemetry` are JSON-ready values."""
 
     metrics: Metrics
     journal: Journal
     clock: Clock
     telemetry: Callable[[], Mapping[str, Any]]
     readiness: Callable[[], tuple[str, ...]]
+    lost: Callable[[], tuple[str, ...]]
     status: Callable[[], Mapping[str, Any]]
 
 
@@ -78,7 +80,9 @@ class AdminServer:
         missing = self._inside.readiness()
         if missing:
             return web.Response(status=503, text="".join(f"{line}\n" for line in missing))
-        return web.Response(text="ready\n")
+        lost = self._inside.lost()
+        detail = f"; telemetry lost: {', '.join(lost)}" if lost else ""
+        return web.Response(text=f"ready{detail}\n")
 
     async def _status(self, _: web.Request) -> web.Response:
         return web.json_response(dict(self._inside.status()))

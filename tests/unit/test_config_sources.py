@@ -13,10 +13,10 @@ from ext_authz.settings import Settings
 from ext_authz.telemetry.nats import NatsSettings
 from ext_authz.telemetry.nvml import NvmlSettings
 from ext_authz.telemetry.orca_stream import OrcaSettings, OrcaStreamSettings
-from ext_authz.telemetry.prometheus_settings import PrometheusSettings, PrometheusTarget
+from ext_authz.telemetry.prometheus_settings import PrometheusSettings
 from ext_authz.telemetry.registry import build_sources
 from ext_authz.telemetry.scrape import ScrapeSettings
-from ext_authz.telemetry.static import Assumption, StaticSettings
+from ext_authz.telemetry.static import AssumeSettings
 from ext_authz.telemetry.stream import StreamSettings
 
 POOLS = """
@@ -49,7 +49,6 @@ def test_every_kind_arrives_in_its_settings(tmp_path: Path) -> None:
         ScrapeSettings(0.2, 0.2, 4 << 20),
         PrometheusSettings(
             url="http://p:9090",
-            targets=(PrometheusTarget("10.0.0.1:8000", "sglang", device="GPU-1"),),
             interval_s=5.0,
             timeout_s=2.0,
             scrape_interval_s=5.0,
@@ -61,14 +60,16 @@ def test_every_kind_arrives_in_its_settings(tmp_path: Path) -> None:
         StreamSettings("0.0.0.0:9000", 0.05, token_file=tmp_path / "tokens"),
         NatsSettings(("nats://n:4222",)),
         OrcaSettings(9100, OrcaStreamSettings(interval_s=0.25)),
-        StaticSettings((Assumption("10.0.0.1:8000", 16.0, 1000.0, 0.4, "GPU-1"),)),
+        AssumeSettings(1000.0, 0.4),
     )
 
 
 async def test_every_kind_can_be_built(tmp_path: Path) -> None:
     """The registry makes a source of each, with a name of its own."""
     settings = loaded(tmp_path, ALL)
-    sources = build_sources(settings.telemetry.sources, settings.admission.pools, SystemClock())
+    pools = settings.admission.pools
+    built = build_sources(settings.telemetry.sources, pools, SystemClock())
+    sources = [one.source for one in built]
     assert [source.name.partition("/")[0] for source in sources] == [
         "scrape",
         "prometheus",
