@@ -156,11 +156,12 @@ def _pick_all(
     """Of each field the first known value, and where it comes from."""
     values: dict[str, Any] = dict.fromkeys(names)
     origins: dict[str, Origin] = {}
+    told = [(sample, Origin(sample.source, sample.at_s)) for sample in newest]
     for name in values:
-        for sample in newest:
+        for sample, origin in told:
             value = getattr(sample, name)
             if value is not None:
                 values[name] = value
-                origins[name] = Origin(sample.source, sample.at_s)
+                origins[name] = origin
                 break
     return values, MappingProxyType(origins)

@@ -20,6 +20,7 @@ from typing import Any
 from tests.benchmarks.load import Run, closed_loop, open_loop
 from tests.benchmarks.names import ROOT
 from tests.benchmarks.outcomes import Outcomes
+from tests.benchmarks.scraping import TELEMETRY, fleet_costs, page_costs
 from tests.benchmarks.servers import Server, running_servers
 from tests.benchmarks.stages import stage_us
 
@@ -35,6 +36,8 @@ def main() -> None:
         result = _throughput(*servers, verdicts)
         result |= _latency(*servers, result["check_rps"] / 2, verdicts)
         result["stage_us"] = stage_us(Path(folder) / "gate.yaml")
+    with tempfile.TemporaryDirectory() as folder:
+        result |= page_costs() | fleet_costs(Path(folder))
     result["verdicts"] = dict(verdicts)
     out = ROOT / "build" / "bench.json"
     out.parent.mkdir(exist_ok=True)
@@ -113,6 +116,8 @@ def _print(result: dict[str, Any]) -> None:
         print(f"{name:20} {result[name]:>8}  at {result['open_loop_rps']} calls/s")
     print("busy:", ", ".join(f"{k} {v:.0%}" for k, v in result["busy_ratio"].items()))
     print("verdicts:", ", ".join(f"{k} {v}" for k, v in sorted(result["verdicts"].items())))
+    for name in TELEMETRY:
+        print(f"{name:26} {result[name]:>8}")
     for stage, us in result["stage_us"].items():
         print(f"  {stage:20} {us:>8.1f} us")
 

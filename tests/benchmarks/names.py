@@ -6,6 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).with_name("data")
+# What every endpoint shows.
+PAGE = ROOT / "tests" / "data" / "metrics" / "vllm-0.32.0-cpu-loaded.txt"
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 TENANTS = 100
 # All of one length, so that one captured Check serves for every tenant.

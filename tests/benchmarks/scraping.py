@@ -1,44 +1,58 @@
 """What telemetry costs: one page against prometheus_client's parser, and a fleet of endpoints.
 
-The fleet is `ENDPOINTS` addresses that answer with a captured vLLM page, each scraped every
-`INTERVAL_S` by the shipped collector; the figure is this process's CPU per second of wall time.
+The fleet is `ENDPOINTS` addresses that answer with a captured vLLM page, before the product twice:
+scraping each of them ten times a second, and hardly ever. The one that is not measured is stopped.
 """
 
 from __future__ import annotations
 
-import asyncio
-import subprocess
-import sys
 import time
-from resource import RUSAGE_SELF, getrusage
+from contextlib import ExitStack
+from pathlib import Path
 from statistics import median
+from typing import Any
 
-import aiohttp
-import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
-from ext_authz.clock import SystemClock
-from ext_authz.settings import Endpoint
-from ext_authz.telemetry.collector import Collector
 from ext_authz.telemetry.exposition import parse_page
 from ext_authz.telemetry.mappings import VLLM
 from ext_authz.telemetry.reading import read
-from ext_authz.telemetry.scrape import ScrapeSettings, ScrapeSource
-from loadtest.processes import free_port
-from tests.benchmarks.names import ROOT
+from tests.benchmarks.load import open_loop
+from tests.benchmarks.names import PAGE
+from tests.benchmarks.outcomes import Outcomes
+from tests.benchmarks.servers import ECONOMY, Server, start_pages, start_product
 
-PAGE = ROOT / "tests" / "data" / "metrics" / "vllm-0.32.0-cpu-loaded.txt"
+ENDPOINTS, INTERVAL_S = 100, 0.1
+PAGE_ROUNDS, PAGES_A_ROUND = 7, 20
+# After a server was stopped, until all its endpoints are in step again.
+SETTLE_S = 1.0
+CPU_SPAN_S = 8.0
+# Far from what a core can do: what is asked is how long a Check waits behind a poll.
+CHECK_RPS, CHECK_SPAN_S, CHECK_ROUNDS = 300.0, 5.0, 5
 
-ENDPOINTS, INTERVAL_S, SETTLE_S, SPAN_S = 100, 0.1, 2.0, 8.0
-ROUNDS, PAGES_A_ROUND = 7, 20
+TELEMETRY = (
+    "page_ms",
+    "page_prometheus_client_ms",
+    "page_ratio",
+    "poll_us",
+    "fleet_cores",
+    "fleet_polls_made_ratio",
+    "check_p50_with_fleet_ms",
+    "check_p50_without_fleet_ms",
+    "check_p99_with_fleet_ms",
+    "check_p99_without_fleet_ms",
+    "check_p99_fleet_adds_ms",
+    "check_fleet_rps",
+)
+"""What `page_costs` and `fleet_costs` give."""
 
 
-def parse_ratio() -> dict[str, float]:
+def page_costs() -> dict[str, float]:
     """Milliseconds to read one page, ours and prometheus_client's, and their ratio."""
     page = PAGE.read_bytes()
     text = page.decode()
     ours_s, theirs_s = [], []
-    for _ in range(ROUNDS):
+    for _ in range(PAGE_ROUNDS):
         started = time.perf_counter()
         for _ in range(PAGES_A_ROUND):
             read(VLLM, parse_page(page, VLLM.names))
@@ -55,49 +69,72 @@ def parse_ratio() -> dict[str, float]:
     }
 
 
-def fleet_cores() -> float:
-    """CPU seconds a second for the whole fleet."""
-    port = free_port()
-    hosts = [f"127.0.{1 + n // 250}.{1 + n % 250}" for n in range(ENDPOINTS)]
-    command = [sys.executable, "-m", "tests.benchmarks.pages", str(port), *hosts]
-    server = subprocess.Popen(command, cwd=ROOT)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return round(runner.run(_collect([f"{host}:{port}" for host in hosts])), 3)
-    finally:
-        server.terminate()
-        server.wait()
+def fleet_costs(folder: Path) -> dict[str, Any]:
+    """CPU seconds a second for the whole fleet (what a poll costs, as often as polls are due),
+    and what it does to Checks that come at random times: medians over rounds of p99 and p50,
+    with and without it."""
+    hosts = [f"127.0.1.{1 + number}" for number in range(ENDPOINTS - len(ECONOMY))]
+    with ExitStack() as stack:
+        pages = start_pages((*hosts, *ECONOMY), folder, stack)
+        fleet = start_product(folder / "fleet.yaml", pages, hosts, "100ms", stack)
+        rare = start_product(folder / "rare.yaml", pages, hosts, "15s", stack)
+        poll_s, made = _poll_cpu_s(fleet, rare)
+        p99_ms: dict[str, list[float]] = {"with": [], "without": []}
+        p50_ms: dict[str, list[float]] = {"with": [], "without": []}
+        for seed in range(CHECK_ROUNDS):
+            for name, server in (("with", fleet), ("without", rare)):
+                p99, p50 = _checks(server, seed)
+                p99_ms[name].append(1e3 * p99)
+                p50_ms[name].append(1e3 * p50)
+    result: dict[str, Any] = {
+        "poll_us": round(1e6 * poll_s),
+        "fleet_cores": round(poll_s * ENDPOINTS / INTERVAL_S, 3),
+        "fleet_polls_made_ratio": round(made, 3),
+    }
+    for name in ("with", "without"):
+        result[f"check_p99_{name}_fleet_ms"] = round(median(p99_ms[name]), 2)
+        result[f"check_p50_{name}_fleet_ms"] = round(median(p50_ms[name]), 2)
+    more = [a - b for a, b in zip(p99_ms["with"], p99_ms["without"], strict=True)]
+    result["check_p99_fleet_adds_ms"] = round(median(more), 2)
+    result["check_fleet_rps"] = CHECK_RPS
+    return result
 
 
-async def _collect(addresses: list[str]) -> float:
-    settings = ScrapeSettings(INTERVAL_S, timeout_s=INTERVAL_S, max_page_bytes=1 << 22)
-    sources = [ScrapeSource(Endpoint(a, f"http://{a}", 8, a), VLLM, settings) for a in addresses]
-    await _up(addresses[-1])
-    placed: dict[str, str | None] = dict.fromkeys(addresses)
-    collector = Collector(sources, placed, SystemClock(), lambda *_: None, lambda *_: None)
-    collector.start()
-    await asyncio.sleep(SETTLE_S)
-    before, polls = getrusage(RUSAGE_SELF), sum(collector.successes.values())
-    started = time.monotonic()
-    await asyncio.sleep(SPAN_S)
-    span_s = time.monotonic() - started
-    after, done = getrusage(RUSAGE_SELF), sum(collector.successes.values()) - polls
-    await collector.stop()
-    wanted = ENDPOINTS * span_s / INTERVAL_S
-    if done < 0.9 * wanted:
-        failed = collector.failures.total()
-        raise RuntimeError(f"only {done} of {wanted:.0f} polls, {failed} failed")
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return cpu_s / span_s
+def _poll_cpu_s(fleet: Server, rare: Server) -> tuple[float, float]:
+    """CPU seconds of one poll, without any Checks, and how many of the due polls were made: on a
+    busy machine not all of them."""
+    idle_cores, _ = _at_rest(rare)
+    cores, polls_per_s = _at_rest(fleet)
+    return (cores - idle_cores) / polls_per_s, polls_per_s * INTERVAL_S / ENDPOINTS
 
 
-async def _up(address: str) -> None:
-    async with aiohttp.ClientSession() as session:
-        for _ in range(500):
-            try:
-                async with session.get(f"http://{address}/metrics") as reply:
-                    await reply.read()
-                    return
-            except aiohttp.ClientError:
-                await asyncio.sleep(0.02)
-    raise TimeoutError("the page server did not start")
+def _at_rest(server: Server) -> tuple[float, float]:
+    """CPU seconds and polls, each per second."""
+    with server.awake():
+        time.sleep(SETTLE_S)
+        polls, cpu_s, started = _polls(server), server.cpu_s, time.monotonic()
+        time.sleep(CPU_SPAN_S)
+        span_s = time.monotonic() - started
+        return (server.cpu_s - cpu_s) / span_s, (_polls(server) - polls) / span_s
+
+
+def _polls(server: Server) -> int:
+    return sum(int(source["reports"]) for source in server.page("telemetry")["sources"].values())
+
+
+def _checks(server: Server, seed: int) -> tuple[float, float]:
+    """(p99, p50) in seconds."""
+    with server.awake():
+        time.sleep(SETTLE_S)
+        outcomes = Outcomes(server.port)
+        run = open_loop(
+            server.port,
+            outcomes,  # Far from what a core can do: what is asked is how long a Check waits behind a poll.
+            CHECK_RPS,
+            CHECK_SPAN_S,
+            seed,
+        )
+        outcomes.finish()
+        if outcomes.verdicts["failed"] or not outcomes.verdicts["admitted"]:
+            raise RuntimeError(f"unexpected answers: {outcomes.verdicts}")
+    return run.quantile_s(0.99), run.quantile_s(0.5)

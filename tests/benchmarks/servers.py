@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -50,30 +50,36 @@ class Server:
 
     def status(self) -> dict[str, Any]:
         """The product's status page."""
-        with urllib.request.urlopen(
-            f"http://{self.admin}/debug/status", timeout=5
-        ) as answer:  # loopback
-            status: dict[str, Any] = json.load(answer)
-            return status
+        return self.page("status")
+
+    def page(self, name: str) -> dict[str, Any]:
+        """What the product shows for debugging under `name`."""
+        url = f"http://{self.admin}/debug/{name}"
+        with urllib.request.urlopen(url, timeout=5) as answer:  # loopback
+            page: dict[str, Any] = json.load(answer)
+            return page
 
     def stop(self) -> None:
         os.kill(self.process.pid, signal.SIGCONT)
         self.process.stop()
 
 
-def configuration(page_port: int, grpc_port: int, admin_port: int) -> dict[str, Any]:
-    """A hundred tenants before two pools of 1024 slots in all, scraped ten times a second."""
+def configuration(
+    pages: int, grpc_port: int, admin_port: int, primary: Sequence[str], interval: str
+) -> dict[str, Any]:
+    """A hundred tenants before two pools, each endpoint scraped at `interval`; `pages` is the
+    port of all of them."""
 
-    def pool(name: str, hosts: tuple[str, ...], **more: str) -> dict[str, Any]:
-        endpoints = [f"http://{host}:{page_port}" for host in hosts]
+    def pool(name: str, hosts: Sequence[str], **more: str) -> dict[str, Any]:
+        endpoints = [f"http://{host}:{pages}" for host in hosts]
         base = {"name": name, "engine": "vllm", "models": [MODEL], "max_concurrency": SLOTS}
         return {**base, "endpoints": endpoints, **more}
 
     return {
         "admission_control": {
-            "metrics_source": {"scrape_interval": "100ms"},
+            "metrics_source": {"scrape_interval": interval},
             "slo": {"default_ms": 2000},
-            "pools": [pool("primary", PRIMARY, demote_to="economy"), pool("economy", ECONOMY)],
+            "pools": [pool("primary", primary, demote_to="economy"), pool("economy", ECONOMY)],
             "tenants": [
                 {
                     "name": f"tenant-{number:03d}",
@@ -99,29 +105,47 @@ def configuration(page_port: int, grpc_port: int, admin_port: int) -> dict[str, 
 def running_servers(folder: Path) -> Iterator[tuple[Server, Server]]:
     """(null, product), both ready and stopped. The caller is left on the client's core."""
     with ExitStack() as stack:
-        os.sched_setaffinity(0, {CLIENT_CORE})
-        pages, admin = free_port(), free_port()
-        hosts = (*PRIMARY, *ECONOMY)
-        stack.enter_context(_start("tests.benchmarks.pages", str(pages), *hosts, log=folder))
+        pages = start_pages((*PRIMARY, *ECONOMY), folder, stack)
         os.sched_setaffinity(0, {SERVER_CORE})  # children inherit it
         null_port = free_port()
-        null = _start("tests.benchmarks.null_server", str(null_port), log=folder)
-        stack.callback(Server(null, null_port).stop)
-        grpc_port = free_port()
-        config = folder / "gate.yaml"
-        config.write_text(yaml.safe_dump(configuration(pages, grpc_port, admin)))
-        gate = _start("ext_authz", "serve", "--config", str(config), log=folder)
-        product = Server(gate, grpc_port, f"127.0.0.1:{admin}")
-        stack.callback(product.stop)
-        os.sched_setaffinity(0, {CLIENT_CORE})
-        for server in (Server(null, null_port), product):
-            with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-                grpc.channel_ready_future(channel).result(timeout=30)
-            os.kill(server.process.pid, signal.SIGSTOP)
-        yield Server(null, null_port), product
+        null = Server(_start("tests.benchmarks.null_server", str(null_port), log=folder), null_port)
+        stack.callback(null.stop)
+        product = start_product(folder / "gate.yaml", pages, PRIMARY, "100ms", stack)
+        _until_ready(null)
+        yield null, product
+
+
+def start_pages(hosts: Sequence[str], folder: Path, stack: ExitStack) -> int:
+    """Answer scrapes at `hosts`, on the client's core; the port."""
+    os.sched_setaffinity(0, {CLIENT_CORE})
+    port = free_port()
+    stack.enter_context(_start("tests.benchmarks.pages", str(port), *hosts, log=folder))
+    return port
+
+
+def start_product(
+    config: Path, pages: int, primary: Sequence[str], interval: str, stack: ExitStack
+) -> Server:
+    """The product on the server's core, ready and stopped; its configuration is left in
+    `config`. The caller is left on the client's core."""
+    os.sched_setaffinity(0, {SERVER_CORE})
+    grpc_port, admin = free_port(), free_port()
+    config.write_text(yaml.safe_dump(configuration(pages, grpc_port, admin, primary, interval)))
+    gate = _start("ext_authz", "serve", "--config", str(config), log=config.parent)
+    product = Server(gate, grpc_port, f"127.0.0.1:{admin}")
+    stack.callback(product.stop)
+    _until_ready(product)
+    return product
+
+
+def _until_ready(server: Server) -> None:
+    os.sched_setaffinity(0, {CLIENT_CORE})
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        grpc.channel_ready_future(channel).result(timeout=30)
+    os.kill(server.process.pid, signal.SIGSTOP)
 
 
 def _start(module: str, *arguments: str, log: Path) -> Process:
     environment = f"PYTHONPATH={ROOT}"
     command = ["/usr/bin/env", environment, sys.executable, "-W", "ignore", "-m", module]
-    return Process([*command, *arguments], log / f"{module}.log")
+    return Process([*command, *arguments], log / f"{module}-{free_port()}.log")
