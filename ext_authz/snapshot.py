@@ -36,13 +36,18 @@ class Staleness:
     decay_s: float = 0.0
     floor_ratio: float = 1.0
 
+    @property
+    def lifetime_s(self) -> float:
+        """The age beyond which a sample is stale."""
+        return self.fresh_s + self.hold_s + self.decay_s
+
     def grade(self, age_s: float) -> Freshness:
         """The state of a sample of this age."""
         if age_s <= self.fresh_s:
             return Freshness.FRESH
         if age_s <= self.fresh_s + self.hold_s:
             return Freshness.HELD
-        if age_s <= self.fresh_s + self.hold_s + self.decay_s:
+        if age_s <= self.lifetime_s:
             return Freshness.DECAYED
         return Freshness.STALE
 

@@ -29,6 +29,7 @@ class EndpointState:
     # Attributes, not properties: each is read several times a decision and for every endpoint.
     __slots__ = (
         "_foreign",
+        "_kv_at_s",
         "_mean_at_s",
         "_peak_before",
         "_peak_since",
@@ -52,6 +53,7 @@ class EndpointState:
         self.foreign = 0.0
         self.load = 0.0
         self._foreign: float | None = None
+        self._kv_at_s = -inf
         self._mean_at_s = -inf
         self._peak_since = 0
         self._peak_before = 0
@@ -87,11 +89,20 @@ class EndpointState:
         cool_s = self.execution.value_s
         return None if cool_s is None else cool_s * self.thermal_factor
 
-    def occupied(self, staleness: Staleness, now: float) -> float | None:
-        """Requests on its device, its peers' included; None when its telemetry is too old.
+    def peers_load(self, staleness: Staleness, now: float) -> float:
+        """Requests that its peers hold: models that share a card share its queue.
 
-        Models that share a card share its queue.
+        Of a peer whose telemetry is too old, by the same rule, only our own work counts: a server
+        that is gone must not fill the card for ever.
         """
+        load = 0.0
+        for peer in self.peers:
+            believed = peer.believed(staleness, now)
+            load += peer.own if believed is None else believed
+        return load
+
+    def believed(self, staleness: Staleness, now: float) -> float | None:
+        """Its own load, as far as that is believed; None when its telemetry is too old."""
         sample = self.sample
         if sample is None:
             return None
@@ -103,8 +114,6 @@ class EndpointState:
                 return None
             # What we admitted ourselves is known, however old the gauges are.
             load = max(believed, float(self.own))
-        if self.peers:
-            load += sum(peer.load for peer in self.peers)
         return load
 
     def finished(self, seconds: float, now: float) -> None:
@@ -121,6 +130,8 @@ class EndpointState:
         if before is not None and sample.at_s < before.at_s:
             return
         self.sample = sample
+        told = sample.origins.get("kv_usage_ratio")
+        self._kv_at_s = sample.at_s if told is None else told.at_s
         self._take_execution(sample)
         if sample.load is None or (
             self._foreign is not None and before is not None and sample.at_s == before.at_s
@@ -146,19 +157,22 @@ class EndpointState:
             self._mean_at_s = at_s
             self.execution.measured(sample.mean_execution_s / sample.thermal_factor, at_s)
 
-    def kv_ratio_with(self, tokens: int) -> float | None:
+    def kv_ratio_with(self, tokens: int, since_s: float = -inf) -> float | None:
         """KV cache filled if `tokens` more came in, 0..1+; unknown if the engine tells nothing.
 
         What is admitted counts in full from the start, so the larger of the gauge and our own
-        reservations is taken: a gauge lags, and our estimate misses foreign work.
+        reservations is taken: a gauge lags, and our estimate misses foreign work. A gauge that
+        was read before `since_s` is not believed: its source may be gone while another still
+        tells the load.
         """
         sample = self.sample
         if sample is None:
             return None
+        used = sample.kv_usage_ratio if self._kv_at_s >= since_s else None
         capacity = sample.kv_capacity_tokens
         if not capacity:
-            return sample.kv_usage_ratio
-        return max(sample.kv_usage_ratio or 0.0, self.own_tokens / capacity) + tokens / capacity
+            return used
+        return max(used or 0.0, self.own_tokens / capacity) + tokens / capacity
 
     def fits(self, tokens: int) -> bool:
         """Whether the request could run here at all, alone; True when nobody knows."""

@@ -31,21 +31,25 @@ def choose(pool: PoolState, tokens: int, now: float) -> Choice:
     and memory."""
     spec = pool.spec
     staleness = spec.staleness
+    since_s = now - staleness.lifetime_s
     best: EndpointState | None = None
     least = load = occupied = 0.0
     slots = 0
     fits = False
     for endpoint in pool.endpoints:
-        on_device = endpoint.occupied(staleness, now)
-        if on_device is None:
+        own_load = endpoint.believed(staleness, now)
+        if own_load is None:
             continue
+        on_device = own_load
+        if endpoint.peers:
+            on_device += endpoint.peers_load(staleness, now)
         own_slots = endpoint.spec.max_concurrency
-        load += on_device if not endpoint.peers else endpoint.load
+        load += own_load
         slots += own_slots
         if not endpoint.fits(tokens):
             continue
         fits = True
-        kv_ratio = endpoint.kv_ratio_with(tokens)
+        kv_ratio = endpoint.kv_ratio_with(tokens, since_s)
         # Alone on the endpoint, a request that fits is served however large.
         if kv_ratio is not None and kv_ratio > spec.kv_guard_ratio and endpoint.load >= 0.5:
             continue

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from ext_authz.admission.controller import Controller
 from ext_authz.admission.endpoints import EndpointState
+from ext_authz.admission.selection import choose
+from ext_authz.admission.view import PoolState
 from ext_authz.model import Reason, Verdict
 from ext_authz.settings import Endpoint, Pool
 from ext_authz.snapshot import EndpointSample, Freshness, Origin, Staleness
@@ -56,8 +58,8 @@ def test_old_gauges_never_hide_our_own_work() -> None:
     for _ in range(6):
         state.reserve(10)
     fading = Staleness(1.0, 0.0, 10.0, floor_ratio=0.0)
-    assert state.occupied(fading, 9.0) == 6.0
-    assert state.occupied(fading, 12.0) is None
+    assert state.believed(fading, 9.0) == 6.0
+    assert state.believed(fading, 12.0) is None
 
 
 def shared(slots_a: int = 8, slots_b: int = 4) -> tuple[Pool, Pool]:
@@ -76,7 +78,8 @@ def test_models_on_one_card_share_its_queue() -> None:
     for _ in range(6):
         assert world.ask("t").verdict is Verdict.ADMIT
     states = dict(world.controller.endpoint_states())
-    assert states["two"].occupied(two.staleness, world.now) == 6.0
+    assert states["two"].believed(two.staleness, world.now) == 0.0
+    assert states["two"].peers_load(two.staleness, world.now) == 6.0
     assert [peer.spec.address for peer in states["two"].peers] == ["one-0:80"]
     for _ in range(4):
         world.ask("t")
@@ -97,6 +100,39 @@ def test_a_card_that_telemetry_names_is_shared_too() -> None:
     assert [peer.spec.address for peer in states["one"].peers] == ["two-0:80"]
     controller.observe(EndpointSample("two-0:80", 2.0, running=1.0, device="GPU-7"))
     assert states["one"].peers == ()
+
+
+def test_a_peer_that_is_gone_does_not_fill_the_card() -> None:
+    """A server that died with a long queue leaves the card to the other: its last gauge fades by
+    the rule it would have faded by, and what we sent it counts until it is settled."""
+    one, two = shared()
+    controller = Controller(settings((one, two), (tenant("t"),)), Random(1), 0.0)
+    states = dict(controller.endpoint_states())
+    controller.observe(EndpointSample("two-0:80", 1.0, running=30.0))
+    states["two"].reserve(10)
+    for second in range(1, 20):
+        controller.observe(EndpointSample("one-0:80", float(second), running=0.0))
+    assert states["one"].peers_load(LIMIT, 2.0) == 31.0
+    assert states["one"].peers_load(LIMIT, 5.9) == pytest.approx(31.0 + 0.475 * (4 - 31.0))
+    assert states["one"].peers_load(LIMIT, 19.0) == 1.0
+    chosen = choose(PoolState(one, (states["one"],)), 10, 19.0)
+    assert (chosen.endpoint, chosen.occupied) == (states["one"], 1.0)
+
+
+def test_a_cache_gauge_that_nobody_renews_is_no_longer_believed() -> None:
+    """Its source is gone while another still tells the load: full or empty, it says nothing."""
+    spec = replace(pool("p", 8), staleness=LIMIT, kv_guard_ratio=0.9)
+    state = EndpointState(spec.endpoints[0])
+    origins = {"kv_usage_ratio": Origin("scrape", 1.0), "running": Origin("orca", 9.0)}
+    stuck = EndpointSample("p-0:80", 9.0, running=3.0, kv_usage_ratio=0.99, origins=origins)
+    state.observe(stuck)
+    full = choose(PoolState(spec, (state,)), 10, 7.9)
+    assert (full.endpoint, full.reason) == (None, Reason.KV_MEMORY)
+    assert choose(PoolState(spec, (state,)), 10, 9.0).endpoint is state
+    state.observe(replace(stuck, kv_usage_ratio=0.0, kv_capacity_tokens=100.0))
+    for _ in range(9):
+        state.reserve(10)
+    assert choose(PoolState(spec, (state,)), 10, 9.0).reason is Reason.KV_MEMORY
 
 
 def hot(at_s: float, factor: float, mean_s: float | None = None) -> EndpointSample:
