@@ -110,11 +110,13 @@ class Endpoint:
 class DiscoverySettings:
     """Endpoints that come and go. `lookup` is a settings object of `telemetry.discovery_*`, whose
     type says how they are found; it is asked at least every `interval_s`. Each endpoint runs
-    `max_concurrency` requests at once."""
+    `max_concurrency` requests at once. `name_url` is the URL whose host resolves to just these
+    endpoints, where there is one."""
 
     lookup: object
     interval_s: float
     max_concurrency: int
+    name_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,14 @@ def discovery_settings(
         return None
     default_s = INTERVALS_S.get(body.ways[0], INTERVAL_S)
     interval_s = default_s if body.interval is None else body.interval
-    return DiscoverySettings(lookup, interval_s, max_concurrency)
+    return DiscoverySettings(lookup, interval_s, max_concurrency, _name_url(body.dns))
+
+
+def _name_url(dns: DnsBody | None) -> str | None:
+    # Services (SRV) are nothing that others resolve.
+    if dns is None or dns.port is None:
+        return None
+    return f"{dns.scheme}://{dns.host}:{dns.port}"
 
 
 def _lookup(body: DiscoverBody, base: Path) -> object:

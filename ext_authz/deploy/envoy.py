@@ -15,10 +15,14 @@ from ext_authz.deploy import envoy_cluster_parts as cluster_parts
 from ext_authz.deploy import envoy_filter_parts as filter_parts
 from ext_authz.deploy import envoy_parts as parts
 from ext_authz.errors import ExtAuthzError
-from ext_authz.settings import EdgeSettings, Endpoint, Pool, Settings
+from ext_authz.settings import DiscoverySettings, EdgeSettings, Endpoint, Pool, Settings
 
 # Envoy's own default; a smaller one would turn large uploads into 413 before any check.
 _BUFFER_BYTES = 1024 * 1024
+# Stands for the number of endpoints where nobody knows it.
+_MANY = 1024
+# Engines that tell their load in a response header when they are asked to (ORCA).
+_TELL_LOAD = frozenset({"vllm", "triton", "triton-trtllm"})
 
 
 class RenderError(ExtAuthzError):
@@ -170,6 +174,7 @@ def _routes(settings: Settings) -> str:
             name=_quoted(cluster_name(pool)),
             pool=_quoted(pool.name),
             cluster=_quoted(cluster_name(pool)),
+            load_report=indent(_asks_for_load(pool), "  "),
         )
         for pool in pools
     )
@@ -182,6 +187,10 @@ def _routes(settings: Settings) -> str:
         pool_routes=indent(routes, " " * 4),
         default_routes=indent(default, " " * 4),
     )
+
+
+def _asks_for_load(pool: Pool) -> str:
+    return parts.ASK_FOR_LOAD if pool.engine in _TELL_LOAD else ""
 
 
 def _clusters(settings: Settings) -> str:
@@ -197,19 +206,50 @@ def _clusters(settings: Settings) -> str:
 
 
 def _pool_cluster(pool: Pool) -> str:
-    named = _is_named(pool)
-    slots = max(1, pool.slots)
-    tls = any(endpoint.url.startswith("https:") for endpoint in pool.endpoints)
+    if pool.discovery is not None:
+        return _found_cluster(pool, pool.discovery)
+    if _is_named(pool):
+        return _cluster(pool, "STRICT_DNS", cluster_parts.SUBSET, pool.endpoints)
+    return _cluster(pool, "STATIC", cluster_parts.OVERRIDE_HOST, pool.endpoints)
+
+
+def _found_cluster(pool: Pool, discovery: DiscoverySettings) -> str:
+    """A cluster for endpoints that are not known yet."""
+    url = discovery.name_url
+    if url is None:
+        note = cluster_parts.FOUND_BY_GATE
+        return _cluster(pool, "ORIGINAL_DST", cluster_parts.ORIGINAL_DST, (), note)
+    named = Endpoint(url.partition("://")[2], url, discovery.max_concurrency, device="")
+    endpoints = (*pool.endpoints, named)
+    note = cluster_parts.FOUND_BY_NAME
+    # The gate looks up both families, and names addresses.
+    return _cluster(pool, "STRICT_DNS", cluster_parts.OVERRIDE_HOST, endpoints, note)
+
+
+def _cluster(
+    pool: Pool, kind: str, policy: str, endpoints: tuple[Endpoint, ...], note: str = ""
+) -> str:
+    slots = pool.slots if pool.discovery is None else pool.discovery.max_concurrency * _MANY
+    tls = any(endpoint.url.startswith("https:") for endpoint in endpoints)
+    assignment = ""
+    if endpoints:
+        assignment = _fill(
+            cluster_parts.LOAD_ASSIGNMENT,
+            cluster=_quoted(cluster_name(pool)),
+            endpoints=indent("\n".join(map(_endpoint, endpoints)), " " * 4),
+        )
     return _fill(
         cluster_parts.POOL_CLUSTER,
+        note=note,
         cluster=_quoted(cluster_name(pool)),
-        type="STRICT_DNS" if named else "STATIC",
-        slots=slots,
+        type=kind,
+        family="V4_PREFERRED" if pool.discovery is None else "ALL",
+        slots=max(1, slots),
         connections=max(1024, 4 * slots),
-        policy=indent(cluster_parts.SUBSET if named else cluster_parts.OVERRIDE_HOST, "  "),
+        policy=indent(policy, "  "),
         protocol=indent(cluster_parts.HTTP2, "  ") if pool.http2 else "",
         tls=indent(cluster_parts.TLS, "  ") if tls else "",
-        endpoints=indent("\n".join(map(_endpoint, pool.endpoints)), " " * 6),
+        assignment=indent(assignment, "  "),
     )
 
 
@@ -228,7 +268,10 @@ def _endpoint(endpoint: Endpoint) -> str:
 
 
 def _is_named(pool: Pool) -> bool:
-    return not all(_is_ip(_host_port(endpoint.address)[0]) for endpoint in pool.endpoints)
+    """Whether its endpoints are picked by label. Those that are found are addresses."""
+    return pool.discovery is None and not all(
+        _is_ip(_host_port(endpoint.address)[0]) for endpoint in pool.endpoints
+    )
 
 
 def _is_ip(host: str) -> bool:

@@ -27,21 +27,46 @@ GATE_CLUSTERS = """\
 """  # noqa: E501
 
 POOL_CLUSTER = """\
+$note
 - name: $cluster
   type: $type
-  dns_lookup_family: V4_PREFERRED
+  dns_lookup_family: $family
   connect_timeout: 1s
   # The static backstop, in force even when the gate is off, gone or wrong: as many requests as the
   # servers run at once; one more answers 503 with x-envoy-overloaded. Connections are not the scarce
   # thing: idle ones of other workers must not starve a pool that has room.
   circuit_breakers: {thresholds: [{max_requests: $slots, max_pending_requests: $slots, max_connections: $connections}]}
 $protocol$policy
-$tls  load_assignment:
-    cluster_name: $cluster
-    endpoints:
-    - lb_endpoints:
-$endpoints
+$tls
+$assignment
 """  # noqa: E501
+
+FOUND_BY_NAME = """\
+# The addresses of one name, resolved again and again. How many there are is not known here, so that
+# the breaker below holds back nothing: set it to what your servers run at once.
+"""
+
+FOUND_BY_GATE = """\
+# The gate finds the endpoints of this pool and names one for each request: its word is where the
+# request goes, and nobody else can say it, as x-gpu-* from outside is stripped. Without a word
+# (gate disabled, or gone and its failure mode allows) there is nowhere to go: 503. To have a choice
+# then, and TLS, put a cluster of type EDS with your own control plane in this one's place.
+# How many endpoints there are is not known here, so that the breaker below holds back nothing: set
+# it to what your servers run at once.
+"""
+
+ORIGINAL_DST = """\
+lb_policy: CLUSTER_PROVIDED
+original_dst_lb_config: {use_http_header: true, http_header_name: x-gpu-endpoint}
+"""
+
+LOAD_ASSIGNMENT = """\
+load_assignment:
+  cluster_name: $cluster
+  endpoints:
+  - lb_endpoints:
+$endpoints
+"""
 
 HTTP2 = """\
 # gRPC inference servers speak nothing else.

@@ -148,8 +148,9 @@ access_log:
       buffer_flush_interval: $flush
       # Also the cap beyond which entries are dropped without a word.
       buffer_size_bytes: 1048576
-    additional_response_headers_to_log: [endpoint-load-metrics]
-    additional_response_trailers_to_log: [endpoint-load-metrics]
+    # What a server says of its load: plain, or as a message in base64.
+    additional_response_headers_to_log: [endpoint-load-metrics, endpoint-load-metrics-bin]
+    additional_response_trailers_to_log: [endpoint-load-metrics, endpoint-load-metrics-bin]
 """  # noqa: E501
 
 ROUTES = """\
@@ -168,6 +169,8 @@ route_config:
         envoy.filters.http.ext_authz: *off
     # Timeouts: an answer may stream for as long as it moves; idle_timeout ends one that does not.
     # No retries anywhere: a second attempt would be load that no reservation covers.
+    # Engines that tell their load with each answer (ORCA) are asked to, whatever a caller wished,
+    # and in lower case, which is all that some of them understand.
 $pool_routes
     # From here on no pool was named: how a request looks to the filters before the gate speaks, and
     # where it goes when the gate is off or gone and failure_mode_allow is set.
@@ -178,7 +181,12 @@ POOL_ROUTE = """\
 - name: $name
   match: {prefix: /, headers: [{name: x-gpu-pool, string_match: {exact: $pool}}]}
   route: {cluster: $cluster, timeout: 0s, idle_timeout: 300s}
+$load_report
 """
+
+ASK_FOR_LOAD = """\
+request_headers_to_add: [{header: {key: endpoint-load-metrics-format, value: text}, append_action: OVERWRITE_IF_EXISTS_OR_ADD}]
+"""  # noqa: E501
 
 DEFAULT_ROUTES = """\
 # gRPC: the check must not wait for the end of a stream, and its body is not read anyway.

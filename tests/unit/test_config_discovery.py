@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,10 @@ def test_each_way_arrives_in_its_settings(
     """What is written is what endpoints are looked up with; each runs what the pool says."""
     text = f"max_concurrency: 5, discover: {{{written}}}"
     pool = loaded(tmp_path, text).settings.admission.pools["p"]
-    assert pool.discovery == DiscoverySettings(lookup, interval_s, 5)
+    assert pool.discovery is not None
+    assert replace(pool.discovery, name_url=None) == DiscoverySettings(lookup, interval_s, 5)
+    resolvable = isinstance(lookup, DnsSettings) and lookup.port is not None
+    assert pool.discovery.name_url == ("http://m.example:80" if resolvable else None)
     assert pool.endpoints == ()
 
 
