@@ -1,9 +1,9 @@
 """Several sources, one truth: for each number the freshest that anybody gave.
 
 PURE. The last sample of every (endpoint, source) is kept, and each field is taken from the one
-measured last, with its origin. What is merely assumed (source `static`) counts only where nobody
-measured. Devices are merged the same way, and what they tell of clocks becomes a factor on the
-execution time of the endpoints that run on them.
+measured last, with its origin; running and waiting requests are taken together. What is merely
+assumed (source `static`) counts only where nobody measured. Devices are merged the same way, and
+what they tell of clocks becomes a factor on the execution time of the endpoints that run on them.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Merger:
 
     def _merge(self, name: str) -> EndpointSample:
         newest = _newest_first(self._said[name].values())
-        values, origins = _pick_all(newest, _MEASURED)
+        values, origins = _pick_all(_with_whole_loads(newest), _MEASURED)
         values["device"] = self._configured[name] or values.get("device")
         loads = [origins[signal] for signal in _LOAD if signal in origins]
         teller = max(loads, key=lambda origin: origin.at_s, default=None)
@@ -148,6 +148,24 @@ def thermal_factor(device: DeviceSample) -> float:
 def _newest_first(samples: Iterable[Dated]) -> list[Dated]:
     """Measured before assumed, then by date; of one date by name, so that none flickers."""
     return sorted(samples, key=lambda s: (s.source == ASSUMED, -s.at_s, s.source))
+
+
+def _with_whole_loads(newest: list[EndpointSample]) -> list[EndpointSample]:
+    """The same, without the waiting requests of those who told them later than anybody told the
+    running ones beside.
+
+    What runs and what waits are two parts of one load, and requests pass from one to the other:
+    added up over different times they show some twice and others not at all, and the sum would
+    bear the later date.
+    """
+    whole = next((s for s in newest if s.running is not None and s.source != ASSUMED), None)
+    if whole is None or whole.waiting is None:
+        return newest
+    at = newest.index(whole)
+    return [
+        s if place >= at or s.waiting is None else replace(s, waiting=None)
+        for place, s in enumerate(newest)
+    ]
 
 
 def _pick_all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import permutations
 from math import inf
 
@@ -37,6 +38,21 @@ def test_each_number_is_the_freshest_that_anybody_gave() -> None:
     assert got.origins["running"] == Origin("stream", 2.0)
     assert got.origins["waiting"] == Origin("scrape", 1.0)
     assert (got.at_s, got.source) == (2.0, "stream")
+
+
+def test_half_a_load_is_not_put_beside_an_older_half() -> None:
+    """Who tells only what waits does not date what ran before: added up, they would be a load
+    that never was, with a date at which nobody looked at all of it."""
+    scraped = sample("scrape", 1.0, running=8.0, waiting=3.0, by_model={"m": ModelSample(2.0)})
+    header = sample("orca", 2.0, waiting=0.0, kv_usage_ratio=0.7)
+    for got in (merged(scraped, header), merged(header, scraped)):
+        assert (got.load, got.at_s, got.source) == (11.0, 1.0, "scrape")
+        assert got.origins["waiting"] == Origin("scrape", 1.0)
+        assert got.origins["kv_usage_ratio"] == Origin("orca", 2.0)
+        assert got.by_model["m"].running == 2.0
+    assert merged(header).load == 0.0
+    both = merged(scraped, sample("orca", 2.0, running=1.0, waiting=0.0))
+    assert (both.load, both.at_s) == (1.0, 2.0)
 
 
 def test_a_source_that_stops_telling_a_number_no_longer_gives_it() -> None:
@@ -171,17 +187,27 @@ reports = st.lists(
 )
 
 
+def best_of(samples: Iterable[EndpointSample], field: str) -> EndpointSample | None:
+    """Who told a field: measured before assumed, then by date; of one date by name."""
+    known = [s for s in samples if getattr(s, field) is not None]
+    return min(known, key=lambda s: (s.source == "static", -s.at_s, s.source), default=None)
+
+
 @given(reports)
 def test_merging_agrees_with_a_slow_reading(samples: list[EndpointSample]) -> None:
-    """Each field is what the latest word of each source gives, measured before assumed, by date."""
+    """Each field is what the latest word of each source gives, measured before assumed, by date;
+    the two parts of a load come from one source where it has both."""
     last: dict[str, EndpointSample] = {}
     for one in samples:
         if one.source not in last or one.at_s >= last[one.source].at_s:
             last[one.source] = one
     got = merged(*samples)
-    for field in ("running", "waiting", "kv_usage_ratio"):
-        known = [s for s in last.values() if getattr(s, field) is not None]
-        best = max(known, key=lambda s: (s.source != "static", s.at_s), default=None)
+    fields = ("running", "waiting", "kv_usage_ratio")
+    told = {field: best_of(last.values(), field) for field in fields}
+    running = told["running"]
+    if running is not None and running.source != "static" and running.waiting is not None:
+        told["waiting"] = running
+    for field, best in told.items():
         value = getattr(got, field)
         if best is None:
             assert value is None
