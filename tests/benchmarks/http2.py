@@ -76,6 +76,7 @@ class Http2Client:
         """Queue one call; its stream."""
         stream = self._next_stream
         self._next_stream += 2
+        self._answers[stream] = b""
         self._out.append(_frame(_HEADERS, _END_HEADERS, stream, self._header_block))
         self._header_block = self._again
         self._send(stream, b"\0" + len(message).to_bytes(4, "big") + message)
@@ -119,12 +120,15 @@ class Http2Client:
             payload = data[at + 9 : end]
             at = end
             if kind == _DATA:
-                self._answers[stream] = self._answers.get(stream, b"") + payload
+                if stream in self._answers:
+                    self._answers[stream] += payload
                 self._consumed_bytes += length
             elif kind not in {_HEADERS, _RST}:
                 self._control(kind, flags, stream, payload)
-            if stream and (kind == _RST or (flags & _END_STREAM and kind in {_DATA, _HEADERS})):
-                done.append((stream, self._answers.pop(stream, b"")[5:]))
+            ends = kind == _RST or (flags & _END_STREAM and kind in {_DATA, _HEADERS})
+            # A server may reset a stream that it has ended already.
+            if ends and stream in self._answers:
+                done.append((stream, self._answers.pop(stream)[5:]))
         self._received = data[at:]
         return done
 
