@@ -51,9 +51,9 @@ def read_entry(entry: Any) -> AccessLogEntry | None:
     if not decision_id:
         return _read_unanswered(entry)
     kind = common.access_log_type
-    flags = common.response_flags
     response = entry.response
-    report, report_age_s = _load_report(entry)
+    client_left, upstream_reset = _broken_off(common)
+    report, report_age_s = _load_report(common, response)
     return AccessLogEntry(
         decision_id=decision_id,
         status=response.response_code.value,
@@ -63,10 +63,8 @@ def read_entry(entry: Any) -> AccessLogEntry | None:
         or (kind == _NOT_SET and common.intermediate_log_entry),
         duration_s=_duration_s(common),
         upstream=_address(common.upstream_remote_address),
-        client_left=_client_left(entry),
-        upstream_reset=flags.upstream_remote_reset
-        or flags.upstream_connection_termination
-        or flags.upstream_connection_failure,
+        client_left=client_left or response.response_code_details in _CLIENT_LEFT_DETAILS,
+        upstream_reset=upstream_reset,
         response_bytes=response.response_body_bytes,
         load_report=report,
         report_age_s=report_age_s,
@@ -78,28 +76,30 @@ def _read_unanswered(entry: Any) -> AccessLogEntry | None:
     for: an error, a client that left, or whatever became of what the failure mode let pass.
     Refused requests were answered, or never asked about."""
     common = entry.common_properties
-    details = entry.response.response_code_details
+    response = entry.response
+    details = response.response_code_details
     if common.access_log_type not in {_NOT_SET, _DOWNSTREAM_END} or common.intermediate_log_entry:
         return None
-    if not entry.request.request_id or details in _REFUSED_DETAILS:
+    request_id = entry.request.request_id
+    if not request_id or details in _REFUSED_DETAILS:
         return None
+    client_left, _ = _broken_off(common)
     return AccessLogEntry(
         decision_id="",
-        status=entry.response.response_code.value,
+        status=response.response_code.value,
         final=True,
         periodic=False,
         duration_s=_duration_s(common),
         upstream=_address(common.upstream_remote_address),
-        client_left=_client_left(entry),
+        client_left=client_left or details in _CLIENT_LEFT_DETAILS,
         upstream_reset=False,
-        response_bytes=entry.response.response_body_bytes,
-        request_id=entry.request.request_id,
+        response_bytes=response.response_body_bytes,
+        request_id=request_id,
     )
 
 
-def _load_report(entry: Any) -> tuple[str | None, float]:
+def _load_report(common: Any, response: Any) -> tuple[str | None, float]:
     """The report, and how long before the end it was made."""
-    response = entry.response
     # Streamed responses can tell what holds now only when they end, so trailers come first.
     parts = ((True, response.response_trailers), (False, response.response_headers))
     for at_end, fields in parts:
@@ -108,7 +108,7 @@ def _load_report(entry: Any) -> tuple[str | None, float]:
         text = fields.get(_LOAD_HEADER)
         binary = None if text else fields.get(f"{_LOAD_HEADER}-bin")
         if text or binary:
-            age_s = 0.0 if at_end else _since_answer_s(entry.common_properties)
+            age_s = 0.0 if at_end else _since_answer_s(common)
             return str(text) if text else f"BIN {binary}", age_s
     return None, 0.0
 
@@ -121,21 +121,25 @@ def _since_answer_s(common: Any) -> float:
     return max(0.0, _duration_s(common) - float(first.seconds + first.nanos / 1e9))
 
 
-def _client_left(entry: Any) -> bool:
-    flags = entry.common_properties.response_flags
-    return bool(
-        flags.downstream_connection_termination
-        or flags.downstream_remote_reset
-        or entry.response.response_code_details in _CLIENT_LEFT_DETAILS
+def _broken_off(common: Any) -> tuple[bool, bool]:
+    """Whether the flags say so of the client, and of the server."""
+    if not common.HasField("response_flags"):
+        return False, False
+    flags = common.response_flags
+    client = flags.downstream_connection_termination or flags.downstream_remote_reset
+    server = (
+        flags.upstream_remote_reset
+        or flags.upstream_connection_termination
+        or flags.upstream_connection_failure
     )
+    return client, server
 
 
 def _decision_id(filter_metadata: Any) -> str:
-    # Indexing a protobuf map adds what is missing, so look before.
-    if _METADATA_NAMESPACE not in filter_metadata:
-        return ""
-    fields = filter_metadata[_METADATA_NAMESPACE].fields
-    return str(fields["decision_id"].string_value) if "decision_id" in fields else ""
+    # Not by index: that adds to a protobuf map what is missing.
+    said = filter_metadata.get(_METADATA_NAMESPACE)
+    decision_id = None if said is None else said.fields.get("decision_id")
+    return "" if decision_id is None else str(decision_id.string_value)
 
 
 def _duration_s(common: Any) -> float:
@@ -147,7 +151,7 @@ def _duration_s(common: Any) -> float:
 
 def _address(address: Any) -> str | None:
     socket = address.socket_address
-    if not socket.address:
+    host = socket.address
+    if not host:
         return None
-    host = f"[{socket.address}]" if ":" in socket.address else socket.address
-    return f"{host}:{socket.port_value}"
+    return f"[{host}]:{socket.port_value}" if ":" in host else f"{host}:{socket.port_value}"
