@@ -23,7 +23,7 @@ demo: $(READY) ## the same overload, gate off and on (COMPARE=1: also the best s
 up: $(READY) ## leave the demo's servers running
 	@$(BIN)/python -m loadtest.demo --up
 
-test: $(READY) ## all tests, those with real servers included
+test: $(READY) ## all tests but test-real, Envoy and other real servers included
 	@$(BIN)/python -m pytest
 
 test-real: test-triton test-vllm ## against real model servers, in environments under .cache

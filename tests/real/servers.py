@@ -173,6 +173,8 @@ class VllmServer(ModelServer):
             "VLLM_TARGET_DEVICE": "cpu",
             "VLLM_CPU_KVCACHE_SPACE": str(self.kv_cache_bytes // 2**30),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            # Two threads that wait for each other, and for a core, take many times as long.
+            "OMP_NUM_THREADS": "1",
             "VLLM_HOST_IP": LOOPBACK,
             "GLOO_SOCKET_IFNAME": "lo",
         }

@@ -36,8 +36,8 @@ Record = Callable[[str, object], None]
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     with VllmServer(tmp_path_factory.mktemp("vllm"), OPTIONS) as server:
-        # The first batches of each size take seconds.
-        asyncio.run(drive(Asks(server), CLIENTS, for_s=8.0))
+        # The first batches take longer than all others.
+        asyncio.run(drive(Asks(server), CLIENTS, for_s=2.0))
         yield server
 
 
