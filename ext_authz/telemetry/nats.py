@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib
 import json
 import logging
 import re
@@ -86,7 +87,8 @@ class NatsSource:
             lost.set()
 
         client = self._client = await connect(self._settings, on_lost)
-        intake = Intake(KIND, self._endpoints, self._settings.max_agents)
+        # Several subjects may tell of one endpoint: none overwrites what another said.
+        intake = Intake(self.name, self._endpoints, self._settings.max_agents)
         inbox = _Inbox(intake, emit, self._clock, self._settings.max_agents)
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
@@ -187,6 +189,8 @@ async def connect(settings: NatsSettings, on_lost: Callable[[], Awaitable[None]]
     """A connected client that does not connect again by itself: who uses it does, with a pause
     that grows. Raises TelemetryError within `connect_timeout_s`, or so."""
     try:
+        # Hundreds of milliseconds the first time, in which the loop would answer nobody.
+        await asyncio.to_thread(importlib.import_module, "nats.aio.client")
         from nats.aio.client import Client
     except ImportError as error:
         raise TelemetryError("NATS needs the extra: pip install 'ext-authz[nats]'") from error

@@ -70,9 +70,7 @@ class PrometheusSource:
     def __init__(self, settings: PrometheusSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        where = urlsplit(settings.url)
-        port = f":{where.port}" if where.port else ""
-        self._name = f"{SOURCE}/{where.hostname or ''}{port}"
+        self._name = _name(settings)
         self._threads = Threads(self._name)
         self._memory = _Memory()
         self._refused: tuple[str, ...] = ()
@@ -104,6 +102,14 @@ class PrometheusSource:
 
     async def close(self) -> None:
         """See `PollSource.close`. Connections last as long as a poll: there is nothing to do."""
+
+
+def _name(settings: PrometheusSettings) -> str:
+    """Also the source of its samples: several servers may tell of one endpoint, and none may
+    overwrite what another said."""
+    where = urlsplit(settings.url)
+    port = f":{where.port}" if where.port else ""
+    return f"{SOURCE}/{where.hostname or ''}{port}"
 
 
 @dataclass(slots=True)
@@ -228,7 +234,7 @@ def _cards(settings: PrometheusSettings, asker: _Asker, memory: _Memory, now: fl
     result = asker.ask(series_query(NAMES, settings.matchers, {}))
     if result is not None:
         answer = asker.counted.take(read_series(result))
-        cards = read_cards(answer.series, now, SOURCE, memory.xids)
+        cards = read_cards(answer.series, now, _name(settings), memory.xids)
         asker.counted.dropped.update(Counter(cards.dropped))
         if cards.samples:
             return cards
@@ -240,12 +246,23 @@ def _on_devices(
     settings: PrometheusSettings, samples: Mapping[str, EndpointSample], cards: Cards
 ) -> Iterator[EndpointSample]:
     """`samples` with the card each endpoint runs on: the configured one, else the only one that
-    bears a workload of its host's name. On several cards, none is the one."""
-    named = {target.address: target.device for target in settings.targets}
-    for address, sample in samples.items():
-        host = address.rpartition(":")[0]
-        # The first part of a host name is a pod's; that of a numeric address is nobody's.
-        pods = {host} if host.replace(".", "").isdigit() else {host, host.partition(".")[0]}
-        found = [device for device, workloads in cards.pods.items() if workloads & pods]
-        device = named.get(address) or (found[0] if len(found) == 1 else None)
-        yield replace(sample, device=device)
+    bears a workload of its host's name. On several cards, none is the one.
+
+    Of an endpoint whose engine the server does not scrape, its card is all that is told.
+    """
+    found_s = {card.device: card.at_s for card in cards.samples}
+    for target in settings.targets:
+        device = target.device or _card_of(target.address, cards)
+        sample = samples.get(target.address)
+        if sample is None and device in found_s:
+            sample = EndpointSample(target.address, found_s[device])
+        if sample is not None:
+            yield replace(sample, device=device, source=_name(settings))
+
+
+def _card_of(address: str, cards: Cards) -> str | None:
+    host = address.rpartition(":")[0]
+    # The first part of a host name is a pod's; that of a numeric address is nobody's.
+    pods = {host} if host.replace(".", "").isdigit() else {host, host.partition(".")[0]}
+    found = [device for device, workloads in cards.pods.items() if workloads & pods]
+    return found[0] if len(found) == 1 else None

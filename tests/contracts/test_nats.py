@@ -85,7 +85,7 @@ async def test_fresh(server: NatsServer) -> None:
         await rig.publish(heartbeat(1, 3, age_ms=250))
         await until(lambda: bool(rig.reports.samples))
         (sample,) = rig.reports.samples
-        assert (sample.endpoint, sample.source) == (HOME, "nats")
+        assert (sample.endpoint, sample.source) == (HOME, "nats/gpu.feedback")
         assert sample.at_s == pytest.approx(1000.0 - 0.25)
         assert (sample.running, sample.waiting, sample.kv_capacity_tokens) == (3.0, 2.0, None)
 
@@ -166,7 +166,7 @@ async def test_a_gate_that_starts_knows_at_once(server: NatsServer) -> None:
     await until(lambda: bool(rig.reports.samples))
     passed_s = time.monotonic() - stored_s
     (sample,) = rig.reports.samples
-    assert (sample.running, sample.source) == (6.0, "nats")
+    assert (sample.running, sample.source) == (6.0, "nats/gpu.feedback")
     age_s = rig.clock.time_s - sample.at_s
     assert 0.4 <= age_s <= 0.1 + passed_s + 0.05
     await until(lambda: rig.reports.dropped("garbage") == 1)

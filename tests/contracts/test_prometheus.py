@@ -48,7 +48,7 @@ async def mapped(rig: PrometheusRig, answer: bytes, **changes: Any) -> Report:
 async def test_a_computed_value_is_as_old_as_a_scrape_may_be(rig: PrometheusRig) -> None:
     """The server cannot date a sum, so that it counts as one scrape interval old."""
     sample = one(await mapped(rig, vector(AT_S, (HERE, "7")), scrape_interval_s=15.0))
-    assert (sample.running, sample.at_s, sample.source) == (7.0, 85.0, "prometheus")
+    assert (sample.running, sample.at_s, sample.source) == (7.0, 85.0, rig.source.name)
 
 
 async def test_a_selected_value_has_the_date_of_its_sample(rig: PrometheusRig) -> None:
@@ -240,49 +240,3 @@ async def test_a_mapped_query_comes_before_an_engines_own_series(rig: Prometheus
 def test_what_prometheus_calls_an_endpoint(target: PrometheusTarget, labels: object) -> None:
     """Its address, or where its engine shows metrics, unless it is told."""
     assert target.labels == labels
-
-
-@pytest.mark.parametrize(
-    ("address", "configured", "pods", "device"),
-    [
-        ("llm-0.llm.svc:80", None, {"GPU-a": "llm-0"}, "GPU-a"),
-        ("llm-0:80", None, {"GPU-a": "llm-0", "GPU-b": "emb-0"}, "GPU-a"),
-        ("llm-0:80", None, {"GPU-a": "llm-0", "GPU-b": "llm-0"}, None),
-        ("llm-0:80", "GPU-c", {"GPU-a": "llm-0"}, "GPU-c"),
-        ("llm-00:80", None, {"GPU-a": "llm-0"}, None),
-        ("10.0.0.1:80", None, {"GPU-a": "10"}, None),
-        ("10.0.0.1:80", None, {"GPU-a": ""}, None),
-    ],
-)
-async def test_the_card_an_endpoint_runs_on(
-    rig: PrometheusRig,
-    address: str,
-    configured: str | None,
-    pods: dict[str, str],
-    device: str | None,
-) -> None:
-    """The configured one, else the only one with a workload of its name: never a guess."""
-    items: list[tuple[Mapping[str, str], object]] = []
-    for uuid, pod in pods.items():
-        labels = {"UUID": uuid, "Hostname": "n1", "exported_pod": pod}
-        items.append(({"__name__": "DCGM_FI_DEV_GPU_TEMP", **labels}, "50"))
-        items.append(({"ext_authz_dated": "DCGM_FI_DEV_GPU_TEMP", **labels}, f"{AT_S - 20:.3f}"))
-    target = PrometheusTarget(address, device=configured)
-    rig.configure(targets=(target,), queries=QUERIES, devices=True)
-    load = vector(AT_S, ({"instance": address}, "1"))
-    answers(rig, {"sum": load, "{__name__": vector(AT_S, *items)})
-    report = await rig.source.poll(100.0)
-    assert one(report).device == device
-    assert [(d.device, d.at_s, d.temperature_c) for d in report.devices] == [
-        (uuid, 80.0, 50.0) for uuid in pods
-    ]
-    assert "devices" not in report.missing
-
-
-async def test_no_cards_where_there_should_be_some(rig: PrometheusRig) -> None:
-    """A server without an exporter is told apart from one whose cards are idle."""
-    rig.configure(devices=True)
-    answers(rig, {})
-    report = await rig.source.poll(100.0)
-    assert report.devices == ()
-    assert "devices" in report.missing
