@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from ext_authz.estimation.calls import is_grpc, runs_nothing
 from ext_authz.estimation.paths import clean
 from ext_authz.estimation.shapes.document import (
     Body,
@@ -35,7 +36,6 @@ MAX_SEQUENCES = 1_000_000
 MAX_MEASURE = 1 << 44
 # JSON text compresses to between a third and a tenth.
 COMPRESSED_EXPANSION = 8
-BODILESS_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 
 # Reads a document into a tally; False when the document contradicts itself.
 Shape = Callable[[Document, Tally], bool]
@@ -109,20 +109,10 @@ def api_of(call: HttpCall) -> Api:
         return Api.OTHER
 
 
-def is_preflight(call: HttpCall) -> bool:
-    """Whether a browser asks what it may send: the only call that comes without credentials."""
-    headers = call.headers
-    return (
-        call.method == "OPTIONS"
-        and bool(headers.get("origin"))
-        and bool(headers.get("access-control-request-method"))
-    )
-
-
 def _parse(call: HttpCall) -> InferenceRequest:
     body = body_of(call)
     target = _target(call)
-    if _runs_nothing(call, body):
+    if runs_nothing(call, body):
         return _request(target, Operation.OPAQUE, body, Tally(cap_tokens=0))
     if target.api is Api.GRPC and not looks_like_json(body.window):
         # A frame is not read, so it costs the same however much of it arrived.
@@ -148,8 +138,7 @@ def _parse(call: HttpCall) -> InferenceRequest:
 
 def _target(call: HttpCall) -> Target:
     """Find the route of a call and the API whose error shape its sender understands."""
-    content_type = call.headers.get("content-type", "").lstrip().lower()
-    grpc = content_type.startswith("application/grpc")
+    grpc = is_grpc(call.headers)
     path = call.path
     return _known_target(path, grpc) if len(path) <= MAX_KNOWN_CHARS else _find_target(path, grpc)
 
@@ -179,18 +168,6 @@ def _family(path: str) -> Api:
     if path.startswith(("/v1/", "/openai/")):
         return Api.OPENAI
     return Api.KSERVE if path.startswith("/v2/") else Api.OTHER
-
-
-def _runs_nothing(call: HttpCall, body: Body) -> bool:
-    """Whether a call carries no body and cannot grow one: a listing, a health check."""
-    headers = call.headers
-    return (
-        call.method in BODILESS_METHODS
-        and body.whole_bytes == 0
-        and not body.cut
-        and "upgrade" not in headers
-        and "transfer-encoding" not in headers
-    )
 
 
 def _infer(call: HttpCall, target: Target, body: Body) -> InferenceRequest:

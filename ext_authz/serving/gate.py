@@ -11,7 +11,8 @@ from random import Random
 
 from ext_authz.admission.controller import Controller
 from ext_authz.admission.intake import Intake
-from ext_authz.estimation.parsing import api_of, is_preflight, parse
+from ext_authz.estimation.calls import is_preflight
+from ext_authz.estimation.parsing import api_of, parse
 from ext_authz.journal import Journal
 from ext_authz.metrics import Metrics
 from ext_authz.model import Api, Decision, HttpCall, Outcome, Reason, Verdict

@@ -8,8 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ext_authz.estimation.calls import is_preflight
 from ext_authz.estimation.cost import MAX_TOKENS, estimate
-from ext_authz.estimation.parsing import MAX_MODEL_CHARS, MAX_SEQUENCES, is_preflight, parse
+from ext_authz.estimation.parsing import MAX_MODEL_CHARS, MAX_SEQUENCES, parse
 from ext_authz.model import HttpCall, Operation, Unread, WorkEstimate
 from ext_authz.settings import CostRules
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from ext_authz.estimation.calls import is_preflight
 from ext_authz.estimation.cost import estimate
-from ext_authz.estimation.parsing import is_preflight, parse
+from ext_authz.estimation.parsing import parse
 from ext_authz.model import Api, HttpCall, Operation, Unread, WorkEstimate
 from ext_authz.settings import CostRules
 
@@ -55,6 +56,8 @@ def test_a_call_without_body_costs_next_to_nothing() -> None:
     for method, headers in (("POST", {}), ("GET", {"upgrade": "websocket"})):
         request = parse(HttpCall(method, "/v1/realtime", headers, b"", 0, partial=False))
         assert estimate(request, RULES).tokens == RULES.opaque_tokens
+    grpc = HttpCall("GET", "/a.B/C", {"content-type": "application/grpc"}, b"", 0, partial=False)
+    assert estimate(parse(grpc), RULES).tokens == RULES.opaque_tokens
     unseen = HttpCall("GET", CHAT, {"content-length": "40000"}, b"", -1, partial=False)
     assert estimate(parse(unseen), RULES).prompt_tokens == 10_000
 
@@ -76,3 +79,21 @@ ORIGIN = {"origin": "https://app.example", "access-control-request-method": "POS
 def test_only_a_real_preflight_is_one(method: str, headers: dict[str, str], expected: bool) -> None:
     """OPTIONS with both headers is a preflight; nothing else is."""
     assert is_preflight(HttpCall(method, CHAT, headers, b"", 0, partial=False)) is expected
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "size", "partial"),
+    [
+        ({}, b"{}", 2, False),
+        ({}, b"", 5_000_000, True),
+        ({}, b"", -1, True),
+        ({"transfer-encoding": "chunked"}, b"", 0, False),
+        ({"content-type": "application/grpc"}, b"", 0, False),
+        ({"upgrade": "websocket"}, b"", 0, False),
+    ],
+)
+def test_a_preflight_is_nothing_but_headers(
+    headers: dict[str, str], body: bytes, size: int, partial: bool
+) -> None:
+    """What has a body, or may grow one, needs a key: it could hold a server's place for ever."""
+    assert not is_preflight(HttpCall("OPTIONS", CHAT, {**ORIGIN, **headers}, body, size, partial))
