@@ -52,9 +52,15 @@ class Identity:
 
 
 def _key(name: str, sent: str) -> str | None:
-    """The key in a header's value; None if there is none."""
+    """The key in a header's value, exactly as sent; None if there is none.
+
+    Nothing is trimmed, as Envoy's bucket of a key is found by the same text: with every spelling
+    of a key that is accepted here and not folded there, its owner would get a bucket more.
+    """
     if name == "authorization":
-        scheme, _, sent = sent.strip().partition(" ")
+        scheme, _, sent = sent.partition(" ")
         if scheme.lower() != "bearer":
             return None
-    return sent.strip() or None
+        # As the edge does.
+        sent = sent.lstrip(" \t")
+    return sent or None

@@ -25,9 +25,7 @@ IDENTITY = Identity(KEYS, ("authorization", "x-api-key", "api-key"))
         ({"authorization": "Bearer k-alpha"}, "alpha"),
         ({"authorization": "bearer k-alpha"}, "alpha"),
         ({"authorization": "BEARER   k-alpha"}, "alpha"),
-        ({"authorization": "  Bearer k-alpha  "}, "alpha"),
         ({"x-api-key": "k-alpha"}, "alpha"),
-        ({"x-api-key": " k-alpha "}, "alpha"),
         ({"api-key": "k-alpha"}, "alpha"),
         ({"x-api-key": "schlüssel"}, "gamma"),
         ({"authorization": "Basic azphbHBoYQ==", "x-api-key": "k-beta"}, "beta"),
@@ -40,6 +38,12 @@ IDENTITY = Identity(KEYS, ("authorization", "x-api-key", "api-key"))
         ({"x-api-key": "Bearer k-alpha"}, None),
         ({"x-api-key": ""}, None),
         ({"x-api-key": "   "}, None),
+        ({"x-api-key": " k-alpha"}, None),
+        ({"x-api-key": "k-alpha\t"}, None),
+        ({"x-api-key": "k-alpha\u00a0"}, None),
+        ({"authorization": "Bearer \u3000k-alpha"}, None),
+        ({"authorization": "Bearer k-alpha "}, None),
+        ({"authorization": " Bearer k-alpha"}, None),
         ({"cookie": "k-alpha"}, None),
         ({}, None),
     ],
@@ -80,7 +84,7 @@ def test_a_header_that_is_not_configured_is_not_read() -> None:
 def test_odd_characters_are_unknown_and_raise_nothing(key: str) -> None:
     """Any text, lone surrogates and undecodable bytes included, is looked up without a fault."""
     for header in ("x-api-key", "authorization"):
-        known = key.strip() in {"k-alpha", "k-beta", "schlüssel"}
+        known = key.lstrip(" \t") in {"k-alpha", "k-beta", "schlüssel"}
         assert (IDENTITY.of({header: f"Bearer {key}"}).tenant is None) or known
 
 
