@@ -49,7 +49,7 @@ class ModelServer:
     def start(self) -> None:
         """Start it and wait until it answers; raises with its output if it does not."""
         self._starts += 1
-        variables = [f"{name}={value}" for name, value in (_OFFLINE | self.variables()).items()]
+        variables = [f"{name}={value}" for name, value in {**_OFFLINE, **self.variables()}.items()]
         log = self._folder / f"server-{self._starts}.log"
         self._process = Process(["env", *variables, *self.command()], log)
         try:

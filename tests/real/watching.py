@@ -130,7 +130,7 @@ class Watched:
     def mean(self, name: str) -> float:
         """The mean of a mean over all requests that finished, while both are known."""
         samples = self.samples
-        weighted = [
+        weighted: list[tuple[float, float]] = [
             (value, (now.requests_per_s or 0.0) * (now.at_s - before.at_s))
             for before, now in pairwise(samples)
             if (value := getattr(now, name)) is not None
