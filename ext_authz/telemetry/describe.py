@@ -57,20 +57,44 @@ def _endpoint(
     sample = snapshot.samples.get(address)
     if sample is None:
         return {"state": state, "age_s": None, "signals": {}}
+    signals = _signals(sample, now)
+    device = snapshot.devices.get(sample.device or "")
+    if device is not None:
+        # As old as what is known of the card: the factor is made of its clocks.
+        signals["thermal_factor"] = {
+            "value": sample.thermal_factor,
+            "age_s": _age(device.at_s, now),
+            "source": device.source,
+        }
+    # All models' gauges come from whoever told the load.
+    told = {"age_s": _age(sample.at_s, now), "source": sample.source}
     return {
         "state": state,
         "age_s": _age(sample.at_s, now),
         "device": sample.device,
-        "thermal_factor": sample.thermal_factor,
-        "signals": _signals(sample, now),
+        "signals": signals,
         "models": {
-            name: {"running": m.running, "waiting": m.waiting, "kv_usage_ratio": m.kv_usage_ratio}
+            name: {
+                "running": m.running,
+                "waiting": m.waiting,
+                "kv_usage_ratio": m.kv_usage_ratio,
+                **told,
+            }
             for name, m in sample.by_model.items()
         },
-        "trends": {
-            name: {"mean": t.mean, "slope_per_s": t.slope_per_s, "history_s": t.history_s}
-            for name, t in trends.items()
-        },
+        "trends": {name: _trend(name, trend, sample, now) for name, trend in trends.items()},
+    }
+
+
+def _trend(name: str, trend: Trend, sample: EndpointSample, now: float) -> dict[str, Any]:
+    """A trend, and how old the newest number in it is. Its source is that of this number now."""
+    origin = sample.origins.get(name)
+    return {
+        "mean": trend.mean,
+        "slope_per_s": trend.slope_per_s,
+        "history_s": trend.history_s,
+        "age_s": _age(sample.at_s if origin is None else origin.at_s, now),
+        "source": sample.source if origin is None else origin.source,
     }
 
 

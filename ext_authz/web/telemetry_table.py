@@ -14,8 +14,10 @@ from typing import Any
 
 CLEAR = "\x1b[H\x1b[2J"
 REFRESH_S = 1.0
-_GAUGES = ("running", "waiting", "kv_usage_ratio", "mean_execution_s")
-_HEAD = f"{'':<30}{'state':<10}{'running':>20}{'waiting':>20}{'kv':>20}{'execution':>20}  thermal"
+_GAUGES = ("running", "waiting", "kv_usage_ratio", "mean_execution_s", "thermal_factor")
+_HEAD = (
+    f"{'':<30}{'state':<10}{'running':>20}{'waiting':>20}{'kv':>20}{'execution':>20}{'thermal':>20}"
+)
 
 
 def fetch(admin: str) -> Mapping[str, Any]:
@@ -43,8 +45,7 @@ def table(page: Mapping[str, Any]) -> Iterator[str]:
         yield pool
         for address, endpoint in endpoints.items():
             cells = "".join(f"{_cell(endpoint['signals'].get(name)):>20}" for name in _GAUGES)
-            factor = endpoint.get("thermal_factor", 1.0)
-            yield f"  {address:<28}{endpoint['state']:<10}{cells}  x{factor:.2f}"
+            yield f"  {address:<28}{endpoint['state']:<10}{cells}"
     if page["devices"]:
         yield ""
         yield "devices"
@@ -63,4 +64,5 @@ def _cell(signal: Mapping[str, Any] | None) -> str:
         return "unknown"
     value = signal["value"]
     shown = f"{value:.3g}" if isinstance(value, float) else str(value)
-    return f"{shown} {signal['source']} {signal['age_s']:.1f}s"
+    # The kind of the source is enough here; its whole name is in the JSON.
+    return f"{shown} {signal['source'].partition('/')[0]} {signal['age_s']:.1f}s"
