@@ -123,12 +123,21 @@ def _render(arguments: argparse.Namespace) -> int:
 
 
 def _hash_key(_: argparse.Namespace) -> int:
-    from ext_authz.config.keys import digest
+    from ext_authz.config.keys import MAX_KEY_FILE_BYTES, digest, is_key
 
     # Never an argument: those show in process lists and shell histories.
-    key = getpass.getpass("API key: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
-    if not key.strip():
+    if sys.stdin.isatty():
+        key = getpass.getpass("API key: ")
+    else:
+        key = sys.stdin.buffer.readline(MAX_KEY_FILE_BYTES).decode("utf-8", "replace")
+    # A line break of whatever system, or a blank that was pasted along, would be part of no
+    # request's key, and its digest one that nobody can match.
+    key = key.strip()
+    if not key:
         print("ext-authz: no key on standard input", file=sys.stderr)
+        return 2
+    if not is_key(key):
+        print("ext-authz: not a key: it holds blanks or other than ASCII", file=sys.stderr)
         return 2
     print(digest(key))
     return 0

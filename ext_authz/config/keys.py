@@ -23,6 +23,11 @@ def digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
+def is_key(text: str) -> bool:
+    """Whether a header can carry `text` as a key unchanged: printable ASCII without blanks."""
+    return bool(text) and all(0x21 <= ord(letter) <= 0x7E for letter in text)
+
+
 def parse_digest(text: str) -> bytes | None:
     """The 32 bytes of a hexadecimal digest, or None if `text` is none (perhaps a raw key)."""
     return bytes.fromhex(text) if _HEX_DIGEST.fullmatch(text) else None
@@ -40,7 +45,7 @@ def read_key_file(data: bytes) -> KeyFile:
         key = raw.strip()
         if not key or key.startswith(b"#"):
             continue
-        if not all(0x21 <= byte <= 0x7E for byte in key):
+        if not is_key(key.decode("latin-1")):
             faults.append(
                 (line, "is not a key: it holds blanks or other than ASCII", "one key a line")
             )

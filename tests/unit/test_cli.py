@@ -64,8 +64,8 @@ def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -
 
 
 def test_hash_key_from_standard_input() -> None:
-    """The digest of the first line, its line break left out, is all that is printed."""
-    for written in ("sk-acme-0001\n", "sk-acme-0001"):
+    """The digest of the first line, without what surrounds the key, is all that is printed."""
+    for written in ("sk-acme-0001\n", "sk-acme-0001", "sk-acme-0001\r\n", " sk-acme-0001 \nmore"):
         told = run("hash-key", stdin=written)
         assert (told.returncode, told.stdout, told.stderr) == (0, digest("sk-acme-0001") + "\n", "")
 
@@ -76,6 +76,15 @@ def test_hash_key_of_nothing(written: str) -> None:
     told = run("hash-key", stdin=written)
     assert (told.returncode, told.stdout) == (2, "")
     assert "no key" in told.stderr
+
+
+@pytest.mark.parametrize("written", [b"sk acme\n", b"schl\xc3\xbcssel\n", b"\xff\xfe\n", b"a\0b\n"])
+def test_hash_key_of_what_is_no_key(written: bytes) -> None:
+    """What no header could carry as it is gets no digest, no stack trace, and is not repeated."""
+    command = [sys.executable, "-m", "ext_authz", "hash-key"]
+    told = subprocess.run(command, input=written, capture_output=True, timeout=60, check=False)
+    assert (told.returncode, told.stdout) == (2, b"")
+    assert told.stderr == b"ext-authz: not a key: it holds blanks or other than ASCII\n"
 
 
 def test_check_of_a_good_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
