@@ -66,7 +66,8 @@ def explain(entry: Entry) -> str:
         lines += _evidence(decision.evidence)
     if decision.limit:
         state = decision.limit
-        lines.append(f"limit {state.name}: {state.limit:g} per {state.window_s:g} s is used up")
+        window = f"per {state.window_s:g} s" if state.window_s else "at once"
+        lines.append(f"limit {state.name}: {state.limit:g} {window} is used up")
     if decision.verdict is Verdict.REJECT and decision.retry:
         retry = decision.retry
         lines.append(

@@ -167,7 +167,8 @@ class RetryHint:
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """A limit as a client may read it: `limit` per `window_s`, what is left, when it refills."""
+    """A limit as a client may read it: `limit` per `window_s` (0: at once), what is left, when it
+    refills."""
 
     name: str
     limit: float

@@ -113,8 +113,9 @@ class TenantLimitBook:
 
 
 def _concurrency(reason: Reason, cap: int) -> Breach:
-    # Nobody knows when one of the caller's own requests ends; a second is the protocol's unit.
-    state = LimitState(name="concurrency", limit=cap, window_s=1.0, remaining=0.0, reset_s=1.0)
+    # Nobody knows when one of the caller's own requests ends; a second is the protocol's unit. No
+    # window: it is no quota of so many a second.
+    state = LimitState(name="concurrency", limit=cap, window_s=0.0, remaining=0.0, reset_s=1.0)
     return Breach(reason, wait_s=1.0, drain_per_s=float(cap), limit=state)
 
 

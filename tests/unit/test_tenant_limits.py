@@ -7,6 +7,7 @@ from dataclasses import replace
 from ext_authz.admission.ledger import Ledger
 from ext_authz.admission.tenant_limits import Breach, TenantLimitBook
 from ext_authz.model import Reason
+from ext_authz.serving.answers import limit_headers
 from ext_authz.settings import Tenant, TenantLimits
 from tests.support.world import request_type, tenant
 
@@ -130,3 +131,22 @@ def test_a_smaller_burst_cuts_and_a_larger_one_gives_nothing() -> None:
     larger = limited(requests_per_second=1.0, request_burst=100.0)
     book.reconfigure({"a": larger}, 0.0)
     assert take_all(book, larger, 0.0) == 4
+
+
+def test_a_bound_on_how_many_run_names_no_window() -> None:
+    """Three at once is not three a second, which a client that plans by it would take it for."""
+    who = limited(max_concurrent=2)
+    book = TenantLimitBook({"a": who}, 0.0)
+    full = Ledger()
+    full.by_tenant["a"] = 2
+    mine = book.look(who, TYPE, 10, full, 0.0)
+    full.by_tenant["a"], full.by_type["default"] = 1, 3
+    of_type = book.look(who, TYPE, 10, full, 0.0)
+    assert [b and b.reason for b in (mine, of_type)] == [
+        Reason.TENANT_CONCURRENCY,
+        Reason.TYPE_CONCURRENCY,
+    ]
+    assert [b and limit_headers(b.limit)[0][1] for b in (mine, of_type)] == [
+        '"concurrency";q=2',
+        '"concurrency";q=3',
+    ]
