@@ -59,14 +59,14 @@ class GrpcHost:
         self, settings: ServerSettings, wire: Wire, check: Check, sink: AccessLogSink
     ) -> None:
         self._settings = settings
-        self._cohorts = Cohorts(check)
+        cohorts = Cohorts(check)
         self._sink = sink
         self._streams: set[asyncio.Task[Any]] = set()
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack it
         self._thresholds = gc.get_threshold()
         self._server = aio.server(options=options(settings))
         # No (de)serialisers: bytes in and out, the codec does the rest.
-        check_handler = grpc.unary_unary_rpc_method_handler(self._on_check)
+        check_handler = grpc.unary_unary_rpc_method_handler(cohorts.check)
         logs_handler = grpc.stream_unary_rpc_method_handler(self._on_access_logs)
         self._server.add_generic_rpc_handlers(
             (
@@ -115,9 +115,6 @@ class GrpcHost:
             stream.cancel()
         await stopping
         gc.set_threshold(*self._thresholds)
-
-    async def _on_check(self, request: bytes, context: Any) -> bytes:
-        return await self._cohorts.check(request, context)
 
     async def _on_access_logs(self, messages: AsyncIterator[bytes], context: Any) -> bytes:
         del context
