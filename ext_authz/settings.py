@@ -187,7 +187,8 @@ class AdmissionSettings:
 @dataclass(frozen=True, slots=True)
 class EdgeSettings:
     """What Envoy itself enforces and how it calls us. `failure_mode_allow` is Envoy's word for
-    letting requests through when no answer comes."""
+    letting requests through when no answer comes. `preflight_allow` lets browsers ask without a
+    key what they may send (CORS)."""
 
     listen: str
     requests_per_second: float
@@ -199,6 +200,7 @@ class EdgeSettings:
     check_timeout_s: float
     access_log_flush_s: float
     access_log_periodic_s: float
+    preflight_allow: bool = True
 
 
 @dataclass(frozen=True, slots=True)

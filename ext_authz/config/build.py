@@ -138,6 +138,7 @@ def _edge(config: AdmissionControl) -> EdgeSettings:
         check_timeout_s=timeout,
         access_log_flush_s=edge.access_log_flush,
         access_log_periodic_s=edge.access_log_periodic,
+        preflight_allow=edge.preflight == "allow",
     )
 
 

@@ -221,6 +221,7 @@ class Edge(Section):
     keyless_requests_per_second: Rate = 100.0
     max_body_bytes: Annotated[int, whole(0, MAX_BODY_BYTES)] = MAX_BODY_BYTES
     failure_mode: Annotated[str, choice("deny", "allow")] = "deny"
+    preflight: Annotated[str, choice("allow", "deny")] = "allow"
     check_timeout: Annotated[float, duration(0.1, 120)] | None = None
     access_log_flush: Annotated[float, duration(0.001, 60)] = 0.02
     access_log_periodic: Annotated[float, duration(0.1, 600)] = 5.0

@@ -35,7 +35,11 @@ $note
   # The static backstop, in force even when the gate is off, gone or wrong: as many requests as the
   # servers run at once; one more answers 503 with x-envoy-overloaded. Connections are not the scarce
   # thing: idle ones of other workers must not starve a pool that has room.
-  circuit_breakers: {thresholds: [{max_requests: $slots, max_pending_requests: $slots, max_connections: $connections}]}
+  # Preflights, which need no key, have a few places of their own, so that they take no other's.
+  circuit_breakers:
+    thresholds:
+    - {max_requests: $slots, max_pending_requests: $slots, max_connections: $connections}
+    - {priority: HIGH, max_requests: 4, max_pending_requests: 4, max_connections: 1024}
 $protocol$policy
 $tls
 $assignment

@@ -197,6 +197,15 @@ DEFAULT_ROUTES = """\
     envoy.filters.http.ext_authz:
       "@type": type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute
       check_settings: {disable_request_body_buffering: true}
+# What a browser asks before it sends anything, without a key. HIGH is no privilege: it
+# names the breaker that nothing else uses.
+- name: preflight
+  match:
+    prefix: /
+    headers:
+    - {name: ":method", string_match: {exact: OPTIONS}}
+    - {name: access-control-request-method, present_match: true}
+  route: {cluster: $cluster, priority: HIGH, timeout: 5s, idle_timeout: 5s}
 - name: default
   match: {prefix: /}
   route: {cluster: $cluster, timeout: 0s, idle_timeout: 300s}

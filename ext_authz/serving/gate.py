@@ -61,7 +61,7 @@ class Gate:
     def decide(self, call: HttpCall, now: float) -> tuple[Decision, Api]:
         """The decision, and the API whose error shape the caller understands."""
         admission = self.settings.admission
-        if is_preflight(call):
+        if self.settings.edge.preflight_allow and is_preflight(call):
             return _PREFLIGHT, Api.OTHER
         if not admission.enabled:
             return _DISABLED, Api.OTHER

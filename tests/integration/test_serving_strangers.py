@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import eventually
 from tests.support.stack import KEYS, Stack, engine_stack
 
 pytestmark = pytest.mark.slow
@@ -53,6 +54,33 @@ async def test_a_preflight_passes_and_holds_nothing(tmp_path: Path) -> None:
         assert (up.primary.served, await up.stack.in_flight()) == (1, 0)
         told = up.stack.metric("decisions_total", reason="preflight", tenant="unknown")
         assert await told == 1
+
+
+async def test_preflights_can_be_forbidden(tmp_path: Path) -> None:
+    """Where no browser calls, one is a request without a key."""
+    async with (
+        engine_stack(tmp_path, edge={"preflight": "deny"}) as up,
+        _sent(up.stack, PREFLIGHT + b"\r\n") as reader,
+    ):
+        assert await _status(reader) == 401
+        assert up.primary.served == 0
+
+
+async def test_slow_preflights_take_nobodys_place(tmp_path: Path) -> None:
+    """A server that does not answer them holds a few and no more; callers with a key get in."""
+    async with engine_stack(tmp_path) as up, AsyncExitStack() as open_ones:
+        up.primary.gate.clear()
+        held = [
+            await open_ones.enter_async_context(_sent(up.stack, PREFLIGHT + b"\r\n"))
+            for _ in range(12)
+        ]
+        turned_away = [asyncio.ensure_future(_status(reader)) for reader in held]
+        await eventually(lambda: sum(one.done() for one in turned_away) == 8)
+        posts = [asyncio.ensure_future(up.stack.post()) for _ in range(4)]
+        await eventually(lambda: up.primary.active == 8)
+        up.primary.gate.set()
+        assert [(await one).status for one in posts] == [200] * 4
+        assert sorted(await asyncio.gather(*turned_away)) == [200] * 4 + [503] * 8
 
 
 @pytest.mark.parametrize(

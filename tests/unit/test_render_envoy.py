@@ -82,10 +82,10 @@ def test_every_pool_has_a_route_and_a_cluster() -> None:
     by_header = {
         route["match"]["headers"][0]["string_match"]["exact"]: route["route"]["cluster"]
         for route in _routes(tree)
-        if "headers" in route["match"]
+        if str(route.get("name", "")).startswith("pool_")
     }
     assert by_header == {pool.name: f"pool_{pool.name}" for pool in THREE}
-    assert {route["route"]["cluster"] for route in _routes(tree)[-2:]} == {"pool_fast"}
+    assert {route["route"]["cluster"] for route in _routes(tree)[-3:]} == {"pool_fast"}
     assert set(by_header.values()) < set(_clusters(tree))
 
 
@@ -94,14 +94,16 @@ def test_no_route_retries_or_times_out() -> None:
     for route in _routes(_tree(make_settings(THREE))):
         if "route" in route:
             assert "retry_policy" not in route["route"]
-            assert route["route"]["timeout"] == "0s"
-            assert route["route"]["idle_timeout"] == "300s"
+            limits = (route["route"]["timeout"], route["route"]["idle_timeout"])
+            assert limits == (("5s", "5s") if route["name"] == "preflight" else ("0s", "300s"))
 
 
 def test_the_backstop_is_the_pools_slots() -> None:
     """A pool's breaker lets through what its endpoints run at once; the gate's lets all through."""
     clusters = _clusters(_tree(make_settings(ONE)))
-    (backstop,) = clusters["pool_only"]["circuit_breakers"]["thresholds"]
+    backstop, preflights = clusters["pool_only"]["circuit_breakers"]["thresholds"]
+    assert (preflights["priority"], preflights["max_requests"]) == ("HIGH", 4)
+    assert "priority" not in backstop
     assert (backstop["max_requests"], backstop["max_pending_requests"]) == (10, 10)
     (raised,) = clusters["ext_authz"]["circuit_breakers"]["thresholds"]
     assert (raised["max_requests"], raised["max_pending_requests"]) == (100_000, 100_000)
