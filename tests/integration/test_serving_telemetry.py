@@ -95,7 +95,12 @@ async def test_one_server_stops_then_all(tmp_path: Path) -> None:
         assert int(refused.headers["retry-after"]) >= 1
         assert (await stack.post(key=KEYS["acme"])).status == 200
         assert await stack.metric("decisions_total", reason="telemetry_fallback") == 1
-        assert (await stack.admin("/readyz"))[0] == 200
+        # No reason to be taken out of service, but said aloud: once, however long it lasts.
+        assert await stack.admin("/readyz") == (200, "ready; telemetry lost: primary\n")
+        assert await stack.metric("telemetry_lost", pool="primary") == 1
+        lost = "pool primary: telemetry of all 2 endpoints is lost, fallback_action reject_low"
+        assert stack.gate.output().count(lost) == 1
+        assert "telemetry is back" not in stack.gate.output()
         assert (await stack.status())["pools"]["primary"]["telemetry_lost"] is True
         await stack.idle()
 
