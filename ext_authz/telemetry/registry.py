@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -88,6 +89,7 @@ def _scrape(settings: ScrapeSettings, pools: Pools, _: Clock) -> Iterator[Built]
 
 
 def _prometheus(settings: PrometheusSettings, pools: Pools, clock: Clock) -> Iterator[Built]:
+    _need("prometheus_api_client", "prometheus")
     targets = tuple(
         PrometheusTarget(endpoint.address, pool.engine, device=_device(endpoint))
         for pool, endpoint in _endpoints(pools)
@@ -106,6 +108,7 @@ def _stream(settings: StreamSettings, pools: Pools, clock: Clock) -> Iterator[Bu
 
 
 def _nats(settings: NatsSettings, pools: Pools, clock: Clock) -> Iterator[Built]:
+    _need("nats", "nats")
     addresses = _addresses(pools)
     yield Built(NatsSource(settings, addresses, clock), (settings, addresses))
 
@@ -131,6 +134,12 @@ def _assume(settings: AssumeSettings, pools: Pools, _: Clock) -> Iterator[Built]
         )
     )
     yield Built(StaticSource(assumptions), (assumptions,))
+
+
+def _need(module: str, extra: str) -> None:
+    """Say now, and not when it is used, that a package is missing."""
+    if importlib.util.find_spec(module) is None:
+        raise TelemetryError(f'{module} is missing: pip install "ext-authz[{extra}]"')
 
 
 def _endpoints(pools: Pools) -> Iterator[tuple[Pool, Endpoint]]:

@@ -35,8 +35,11 @@ def write(path: Path, more: str, slots: int) -> None:
 
 @pytest.fixture
 def lacking(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A machine on which the optional packages are not installed."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    """A machine without the driver's package."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "pynvml" else find(name)
+    )
     return monkeypatch
 
 

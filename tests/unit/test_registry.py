@@ -13,6 +13,7 @@ from ext_authz.settings import DiscoverySettings
 from ext_authz.telemetry.discovery_dns import DnsSettings
 from ext_authz.telemetry.discovery_kubernetes import KubernetesSettings
 from ext_authz.telemetry.discovery_targets import FileTargetsSettings, HttpTargetsSettings
+from ext_authz.telemetry.nats import NatsSettings
 from ext_authz.telemetry.nvml import NvmlSettings
 from ext_authz.telemetry.prometheus_settings import PrometheusSettings, PrometheusTarget
 from ext_authz.telemetry.registry import Built, build_discovery, build_sources
@@ -114,5 +115,10 @@ def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(TelemetryError, match=r"ext-authz\[dns\]"):
         build_discovery(DiscoverySettings(DnsSettings("m", 1), 1.0, 4), CLOCK)
-    with pytest.raises(TelemetryError, match=r"ext-authz\[nvml\]"):
-        build_sources((NvmlSettings(),), {"a": A}, CLOCK)
+    for settings, extra in (
+        (NvmlSettings(), "nvml"),
+        (NatsSettings(("nats://n",)), "nats"),
+        (PrometheusSettings("http://p"), "prometheus"),
+    ):
+        with pytest.raises(TelemetryError, match=rf"ext-authz\[{extra}\]"):
+            build_sources((settings,), {"a": A}, CLOCK)
