@@ -26,7 +26,13 @@ from ext_authz.estimation.shapes.document import (
 )
 from ext_authz.estimation.shapes.kserve import infer
 from ext_authz.estimation.shapes.openai import completion, conversation, embedding
-from ext_authz.estimation.shapes.tally import Tally, add_caps, add_prompts, add_text
+from ext_authz.estimation.shapes.tally import (
+    SMALLEST_IMAGE_BYTES,
+    Tally,
+    add_caps,
+    add_prompts,
+    add_text,
+)
 from ext_authz.model import Api, HttpCall, InferenceRequest, Operation, Unread, value
 
 MAX_MODEL_CHARS = 256
@@ -221,6 +227,7 @@ def _everything(document: Document) -> Tally:
         prompts=max(listed.prompts, tensors.prompts),
         choices=tensors.choices,
         cap_tokens=tensors.cap_tokens or None,
+        items=max(spoken.items, listed.items),
     )
 
 
@@ -246,6 +253,9 @@ def _bounded(
     target: Target, operation: Operation, body: Body, tally: Tally, document: Document | None
 ) -> InferenceRequest:
     root = document.root if document is not None else {}
+    if tally.overfull:
+        tally.text_bytes = max(tally.text_bytes, body.whole_bytes)
+        tally.images = max(tally.images, body.whole_bytes // SMALLEST_IMAGE_BYTES)
     return InferenceRequest(
         api=target.api,
         operation=operation,

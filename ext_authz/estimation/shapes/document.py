@@ -124,8 +124,9 @@ def _read_odd(body: Body) -> Document | None:
         root = {}
     elif body.cut:
         _drop_cut_value(root, window)
-    for match in _CAPS.finditer(window):
-        name, number = match[1].decode(), int(match[2])
+    # Each once: there may be thousands of them.
+    for raw_name, digits in set(_CAPS.findall(window)):
+        name, number = raw_name.decode(), int(digits)
         if number > (whole_number(root.get(name), MAX_COUNT) or 0):
             root[name] = number
     return Document(root, body.cut, odd=True) if root else None

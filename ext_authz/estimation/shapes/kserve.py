@@ -44,6 +44,8 @@ CAP_TENSORS = frozenset({"max_tokens", "max_new_tokens", "request_output_len"})
 # The longest a double is usually written in JSON, its comma included.
 LONGEST_NUMBER_BYTES = 24
 MAX_DIMENSIONS = 32
+# Rows of a single number in the bytes that are read are fewer.
+MAX_ROWS = 16_384
 
 
 def infer(document: Document, tally: Tally) -> bool:
@@ -147,12 +149,18 @@ def _elements(shape: object) -> int | None:
 
 
 def _flatten(data: object) -> tuple[int, int]:
-    """How many scalars nested lists hold, and the UTF-8 bytes of the strings among them."""
-    count = text_bytes = 0
+    """How many scalars nested lists hold, and the UTF-8 bytes of the strings among them.
+
+    With more than `MAX_ROWS` inner lists the number is one that no shape has.
+    """
+    count = text_bytes = rows = 0
     stack: list[object] = [data]
     while stack:
         item = stack.pop()
         if isinstance(item, list):
+            rows += 1
+            if rows > MAX_ROWS:
+                return MAX_COUNT + 1, 0
             if set(map(type, item)).isdisjoint((str, list)):
                 count += len(item)
             else:

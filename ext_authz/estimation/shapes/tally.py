@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 MAX_CAP_TOKENS = 10_000_000
 MAX_CHOICES = 100_000
@@ -31,6 +32,11 @@ _PICTURE_SIGNS = frozenset({"type", "image_url", "source"})
 IMAGE_DATA_FIELDS = frozenset({"url", "data"})
 # A number or a boolean inside text-bearing fields: about one token.
 SCALAR_BYTES = 4
+# Objects and lists looked at in one document. What is written for people has far fewer in the bytes
+# that are read; one of nothing but brackets would take a hundred times as long as a text.
+MAX_ITEMS = 4096
+# `{"type":"image"}`: what was not looked at could be full of these.
+SMALLEST_IMAGE_BYTES = 16
 
 
 @dataclass(slots=True)
@@ -39,7 +45,8 @@ class Tally:
 
     `media_bytes` is picture data in the document, `largest_media_bytes` its largest piece.
     `announced_bytes` is data declared in the document that explains bytes beyond a cut.
-    `cap_tokens` 0 means that nothing is generated.
+    `cap_tokens` 0 means that nothing is generated. `items` were looked at; beyond `MAX_ITEMS` the
+    rest was not, and the whole is to be priced as the costliest it could be.
     """
 
     text_bytes: int = 0
@@ -51,6 +58,12 @@ class Tally:
     prompts: int = 1
     choices: int = 1
     cap_tokens: int | None = None
+    items: int = 0
+
+    @property
+    def overfull(self) -> bool:
+        """Whether something was not looked at."""
+        return self.items > MAX_ITEMS
 
 
 def utf8_bytes(text: str) -> int:
@@ -98,9 +111,11 @@ def add_caps(root: Mapping[str, object], tally: Tally) -> None:
 def add_text(value: object, tally: Tally) -> None:
     """Count all text in `value`, however nested; a picture counts as a picture."""
     text_bytes = 0
+    items = tally.items
     stack: list[object] = [value]
-    while stack:
+    while stack and items <= MAX_ITEMS:
         item = stack.pop()
+        items += 1
         if isinstance(item, str):
             text_bytes += len(item) if item.isascii() else utf8_bytes(item)
         elif isinstance(item, dict):
@@ -110,10 +125,22 @@ def add_text(value: object, tally: Tally) -> None:
             else:
                 text_bytes += _fields_bytes(item, stack)
         elif isinstance(item, list):
-            stack.extend(item)
+            text_bytes += _list_bytes(item, stack)
         elif item is not None:
             text_bytes += SCALAR_BYTES
     tally.text_bytes += text_bytes
+    tally.items = items
+
+
+def _list_bytes(items: list[Any], stack: list[object]) -> int:
+    """The text of a list of one kind; what holds anything deeper goes onto `stack`."""
+    kinds = set(map(type, items))
+    if kinds == {str}:
+        return utf8_bytes("".join(items))
+    if kinds.isdisjoint((str, list, dict)):
+        return SCALAR_BYTES * (len(items) - items.count(None))
+    stack.extend(items)
+    return 0
 
 
 def _fields_bytes(item: Mapping[str, object], stack: list[object]) -> int:
@@ -178,7 +205,11 @@ def add_prompts(value: object, tally: Tally) -> None:
         tally.token_ids += len(value)
         return
     tally.prompts = max(tally.prompts, len(value))
-    for item in value:
+    if set(map(type, value)) == {str}:
+        add_text(value, tally)
+        return
+    tally.items += len(value)
+    for item in value[:MAX_ITEMS]:
         if isinstance(item, list) and _flat(item):
             tally.token_ids += len(item)
         elif isinstance(item, (str, list, dict)):
