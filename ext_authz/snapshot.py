@@ -90,7 +90,8 @@ class EndpointSample:
     since the sample before, `None` when none did. `source` is who said so; `device` the UUID of
     the card it runs on, where the source knows it. After merging, `origins` tells of each known
     number who gave it, `at_s` is the date of the last known load (see `telemetry.merge`),
-    and `thermal_factor` is by how much throttled clocks lengthen execution.
+    `thermal_factor` is by how much throttled clocks lengthen execution, and with `device_lost`
+    the card it runs on can be reached no longer, so that its load means nothing.
 
     `mean_wait_s` is time in the engine's own queue and `mean_batch` requests in one batch, over
     what finished since the sample before; the rates are over the same time, and unknown where a
@@ -115,6 +116,7 @@ class EndpointSample:
     requests_per_s: float | None = None
     rejections_per_s: float | None = None
     thermal_factor: float = 1.0
+    device_lost: bool = False
     origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -186,4 +188,6 @@ class Snapshot:
         sample = self.samples.get(endpoint)
         if sample is None or sample.at_s == -inf:
             return Freshness.NEVER
+        if sample.device_lost:
+            return Freshness.STALE
         return staleness.grade(now - sample.at_s)

@@ -102,9 +102,10 @@ class EndpointState:
         return load
 
     def believed(self, staleness: Staleness, now: float) -> float | None:
-        """Its own load, as far as that is believed; None when its telemetry is too old."""
+        """Its own load, as far as that is believed; None when its telemetry is too old, or tells
+        that its card is lost: a server without one shows no load, and draws all of it."""
         sample = self.sample
-        if sample is None:
+        if sample is None or sample.device_lost:
             return None
         load = self.load
         age_s = now - sample.at_s

@@ -19,13 +19,17 @@ from ext_authz.snapshot import DeviceSample, EndpointSample, Origin, Report, Sna
 # Reported of throttled H100s: execution up to 40 % longer.
 MOST_THERMAL_FACTOR = 1.4
 ASSUMED = "static"
+# The slowest way to learn of a card, an exporter that reads it every 30 s and is scraped every
+# 15 s, twice over and some: what is older says nothing of the card any more.
+DEVICE_KEPT_S = 120.0
 # Reports may name devices that no endpoint uses; a host has tens of cards and slices.
 MOST_DEVICES = 4096
 
 _MEASURED = tuple(
     f.name
     for f in fields(EndpointSample)
-    if f.name not in {"endpoint", "at_s", "source", "origins", "thermal_factor", "by_model"}
+    if f.name
+    not in {"endpoint", "at_s", "source", "origins", "thermal_factor", "by_model", "device_lost"}
 )
 _OF_DEVICE = tuple(
     f.name
@@ -51,6 +55,7 @@ class Merger:
         self._said: dict[str, dict[str, EndpointSample]] = {}
         self._load_told_s: dict[str, float] = {}
         self._devices: dict[str, dict[str, DeviceSample]] = {}
+        self._full_until_s = -inf
         self.reconfigure(endpoints)
 
     def reconfigure(self, endpoints: Mapping[str, str | None]) -> None:
@@ -85,7 +90,8 @@ class Merger:
     def _take_device(self, sample: DeviceSample) -> bool:
         if sample.device not in self._devices and len(self._devices) >= MOST_DEVICES:
             self.strangers += 1
-            return False
+            if not self._forget_oldest_device(sample.at_s):
+                return False
         said = self._devices.setdefault(sample.device, {})
         before = said.get(sample.source)
         if before is not None and sample.at_s < before.at_s:
@@ -96,6 +102,21 @@ class Merger:
         merged = replace(newest[0], origins=origins, **values)
         devices = MappingProxyType({**self.snapshot.devices, sample.device: merged})
         self.snapshot = replace(self.snapshot, devices=devices)
+        return True
+
+    def _forget_oldest_device(self, now: float) -> bool:
+        """Make room: slices get new names whenever a card is cut anew. False where all are of
+        late."""
+        if now <= self._full_until_s:
+            return False
+        devices = self.snapshot.devices
+        oldest = min(devices.values(), key=lambda device: device.at_s)
+        self._full_until_s = oldest.at_s + DEVICE_KEPT_S
+        if now <= self._full_until_s:
+            return False
+        del self._devices[oldest.device]
+        kept = {name: one for name, one in devices.items() if name != oldest.device}
+        self.snapshot = replace(self.snapshot, devices=MappingProxyType(kept))
         return True
 
     def _on(self, device: str) -> list[str]:
@@ -117,6 +138,8 @@ class Merger:
             self._load_told_s[name] = teller.at_s
         by_model = self._said[name][teller.source].by_model if teller else newest[0].by_model
         device = self.snapshot.devices.get(values["device"] or "")
+        if device is not None and newest[0].at_s - device.at_s > DEVICE_KEPT_S:
+            device = None
         return EndpointSample(
             name,
             at_s=self._dated(name, newest),
@@ -124,6 +147,7 @@ class Merger:
             by_model=by_model,
             origins=origins,
             thermal_factor=thermal_factor(device) if device else 1.0,
+            device_lost=device is not None and device.lost,
             **values,
         )
 

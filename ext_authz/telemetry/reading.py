@@ -27,6 +27,8 @@ from ext_authz.telemetry.mappings import (
 SeriesKey = tuple[str, LabelKey]
 """Metric name and labels: what makes two readings of a counter comparable."""
 
+Partners = Mapping[LabelKey, float | None]
+
 _BY_MODEL = frozenset({Signal.RUNNING, Signal.WAITING, Signal.KV_USAGE})
 
 _ROUNDING = 1.01
@@ -78,6 +80,10 @@ def read(mapping: EngineMapping, page: Page) -> Reading:
                 counters[signal] = _by_key(name, series)
         if signal in _BY_MODEL:
             models[signal] = _per_model(series, rule.combine, mapping.model_label)
+    if mapping.awake is not None and _sleeps(mapping.awake, page):
+        for signal in (Signal.RUNNING, Signal.WAITING):
+            totals.pop(signal, None)
+            models.pop(signal, None)
     means = {signal: _pairs(ways, page) for signal, ways in mapping.means.items()}
     missing = {s for s, rule in mapping.rules.items() if s not in totals and not rule.optional}
     missing |= {signal for signal, pairs in means.items() if not pairs}
@@ -90,6 +96,13 @@ def read(mapping: EngineMapping, page: Page) -> Reading:
         MappingProxyType(dict(dropped)),
         mapping.model_label,
         mapping.running_by_little,
+    )
+
+
+def _sleeps(awake: Way, page: Page) -> bool:
+    """Whether any engine says that it is not awake."""
+    return any(
+        one.value == 0 and _matches(one, awake.where) for one in page.series.get(awake.name, ())
     )
 
 
@@ -108,8 +121,11 @@ def _choose(rule: Rule, page: Page, dropped: Counter[DropReason]) -> tuple[str, 
     and the name they have."""
     partial: tuple[str, list[Series]] = ("", [])
     for way in rule.ways:
+        partners = {"times": _partners(way.times, page), "less": _partners(way.less, page)}
         series = [
-            Series(one.labels, _believable(_value(one, way, page), rule, dropped), one.known_key)
+            Series(
+                one.labels, _believable(_value(one, way, partners), rule, dropped), one.known_key
+            )
             for one in page.series.get(way.name, ())
             if _matches(one, way.where)
         ]
@@ -138,18 +154,18 @@ def _matches(series: Series, where: Mapping[str, str]) -> bool:
     return all(series.labels.get(label, "") == value for label, value in where.items())
 
 
-def _value(series: Series, way: Way, page: Page) -> float | None:
+def _value(series: Series, way: Way, partners: Mapping[str, Partners]) -> float | None:
     number_ = _factors(series, way.factors) if way.factors else series.value
     if number_ is None:
         return None
     value = number_ * way.scale
     if way.times is not None:
-        factor = _partner(series, way, way.times, page)
+        factor = partners["times"].get(_key(series, way.where))
         if factor is None:
             return None
         value *= factor
     if way.less is not None:
-        part = _partner(series, way, way.less, page)
+        part = partners["less"].get(_key(series, way.where))
         if part is None:
             return None
         # Two gauges that are not read at one instant may cross.
@@ -168,17 +184,24 @@ def _factors(series: Series, labels: tuple[str, ...]) -> float | None:
     return product
 
 
-def _partner(series: Series, way: Way, other: Way, page: Page) -> float | None:
-    """The value of the one series of `other` that goes with `series`, read by `way`."""
-    key = {label: v for label, v in series.labels.items() if label not in way.where}
-    found = [
-        one.value
-        for one in page.series.get(other.name, ())
-        if _matches(one, other.where)
-        and {label: v for label, v in one.labels.items() if label not in other.where} == key
-    ]
-    value = found[0] if len(found) == 1 else None
-    return value if value is not None and value >= 0 else None
+def _partners(other: Way | None, page: Page) -> Partners:
+    """The values of the series of `other` by the labels that a series they go with has too; None
+    where several would, or the number is not known. Made once, since looking one up in a page of
+    thousands takes as long as reading the page."""
+    found: dict[LabelKey, float | None] = {}
+    for one in page.series.get(other.name, ()) if other is not None else ():
+        if other is None or not _matches(one, other.where):
+            continue
+        key = _key(one, other.where)
+        usable = one.value is not None and one.value >= 0 and key not in found
+        found[key] = one.value if usable else None
+    return found
+
+
+def _key(series: Series, without: Mapping[str, str]) -> LabelKey:
+    if not without:
+        return series.key
+    return frozenset(pair for pair in series.labels.items() if pair[0] not in without)
 
 
 def _believable(value: float | None, rule: Rule, dropped: Counter[DropReason]) -> float | None:

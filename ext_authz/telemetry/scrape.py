@@ -156,7 +156,8 @@ def _unpack(body: bytes, encoding: str, limit_bytes: int) -> bytes:
         raise TelemetryError("page is not the gzip it claims to be") from error
     if len(page) > limit_bytes:
         raise TelemetryError(f"page is larger than {limit_bytes} bytes")
-    if not inflater.eof:
+    # What follows a whole stream would be a second one, which nobody unpacks.
+    if not inflater.eof or inflater.unused_data:
         raise TelemetryError("page was cut off")
     return page
 

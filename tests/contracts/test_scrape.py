@@ -120,12 +120,21 @@ LARGE = b"".join(b'other{n="%d"} 1\n' % number for number in range(9_000)) + pag
     [
         (gzip.compress(LARGE)[: len(gzip.compress(LARGE)) // 2], "gzip", "cut off"),
         (gzip.compress(LARGE)[:-8], "gzip", "cut off"),
+        (gzip.compress(page(1)) + gzip.compress(LARGE), "gzip", "cut off"),
         (page(1), "gzip", "not the gzip"),
         (b"", "gzip", "cut off"),
         (page(1), "br", "content encoding"),
         (page(1), "gzip, gzip", "content encoding"),
     ],
-    ids=["cut", "unchecked", "not packed", "nothing", "other coding", "packed twice"],
+    ids=[
+        "cut",
+        "unchecked",
+        "two streams",
+        "not packed",
+        "nothing",
+        "other coding",
+        "packed twice",
+    ],
 )
 async def test_bad_packing_is_refused(
     scrape: ScrapeRig, body: bytes, encoding: str, what: str

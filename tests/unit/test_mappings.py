@@ -251,3 +251,16 @@ def test_engines_are_found_by_their_own_name() -> None:
     """The table's keys are the names its entries carry."""
     assert ENGINES["vllm"] is VLLM
     assert all(name == mapping.engine for name, mapping in ENGINES.items())
+
+
+def test_an_engine_that_sleeps_is_not_idle() -> None:
+    """With its weights put away nothing runs and nothing waits; its load is unknown, not 0."""
+    page = next(path for path in VLLM_PAGES if "dp2" in path.stem).read_bytes()
+    said = b'{engine="1",model_name="tiny-llama",sleep_state="awake"} '
+    assert page.count(said + b"1.0") == 1
+    asleep = read(VLLM, parse_page(page.replace(said + b"1.0", said + b"0.0"), VLLM.names))
+    assert Signal.RUNNING not in asleep.totals
+    assert Signal.WAITING not in asleep.totals
+    assert {Signal.RUNNING, Signal.WAITING} <= asleep.missing
+    assert all(m.running is None for m in asleep.by_model.values())
+    assert Signal.KV_CAPACITY in asleep.totals

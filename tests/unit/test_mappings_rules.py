@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import permutations
@@ -176,3 +177,18 @@ def test_no_mapping_reads_what_only_looks_right(engine: str) -> None:
     names = ENGINES[engine].names
     assert not names & set(TRAPS)
     assert not [name for name in names if name.endswith(("_created", "_bucket", "_summary_us"))]
+
+
+def test_a_wide_page_is_read_in_time_that_grows_with_it() -> None:
+    """Thousands of series with thousands of partners take no longer each than a few do."""
+    lines = (
+        f'trtllm_kv_cache_max_blocks{{pid="{n}"}} 5\n'
+        f'trtllm_kv_cache_tokens_per_block{{pid="{n}"}} 5\n'
+        for n in range(4_900)
+    )
+    mapping = ENGINES["trtllm"]
+    page = parse_page("".join(lines).encode(), mapping.names)
+    started_s = time.perf_counter()
+    reading = read(mapping, page)
+    assert time.perf_counter() - started_s < 1.0
+    assert reading.totals[Signal.KV_CAPACITY] == 25.0

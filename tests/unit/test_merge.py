@@ -10,8 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ext_authz.snapshot import DeviceSample, EndpointSample, ModelSample, Origin, Report
-from ext_authz.telemetry.merge import MOST_DEVICES, Merger, thermal_factor
+from ext_authz.admission.endpoints import EndpointState
+from ext_authz.settings import Endpoint
+from ext_authz.snapshot import (
+    DeviceSample,
+    EndpointSample,
+    Freshness,
+    ModelSample,
+    Origin,
+    Report,
+    Staleness,
+)
+from ext_authz.telemetry.merge import DEVICE_KEPT_S, MOST_DEVICES, Merger, thermal_factor
 
 A = "a:80"
 
@@ -215,3 +225,44 @@ def test_merging_agrees_with_a_slow_reading(samples: list[EndpointSample]) -> No
         origin = got.origins[field]
         assert (origin.source != "static", origin.at_s) == (best.source != "static", best.at_s)
         assert value == getattr(last[origin.source], field)
+
+
+def card(at_s: float, lost: bool = False, throttled: bool = False) -> DeviceSample:
+    clocks = {"sm_clock_mhz": 800.0, "sm_clock_max_mhz": 1000.0}
+    return DeviceSample("GPU-1", at_s, "nvml", lost=lost, throttled=throttled, **clocks)
+
+
+def test_a_lost_card_takes_its_endpoints_along_until_it_is_back() -> None:
+    """A server whose card fell off the bus shows no load: it is as good as gone, and not idle."""
+    merger, staleness = Merger({A: "GPU-1"}), Staleness(5.0)
+    state = EndpointState(Endpoint(A, f"http://{A}", 8, "GPU-1"))
+    for lost, freshness, load in (
+        (False, Freshness.FRESH, 0.0),
+        (True, Freshness.STALE, None),
+        (False, Freshness.FRESH, 0.0),
+    ):
+        scraped = sample("scrape", 1.0, running=0.0)
+        for one in merger.take(Report((scraped,), (card(1.0, lost),))):
+            state.observe(one)
+        assert merger.snapshot.freshness(A, 2.0, staleness) is freshness
+        assert state.believed(staleness, 2.0) == load
+
+
+def test_a_card_that_nobody_tells_of_any_more_slows_nothing() -> None:
+    """What was last known of its clocks does not last for ever."""
+    merger = Merger({A: "GPU-1"})
+    merger.take(Report((sample("scrape", 1.0, running=0.0),), (card(1.0, throttled=True),)))
+    assert merger.snapshot.samples[A].thermal_factor == 1.25
+    merger.take(Report((sample("scrape", 1.0 + DEVICE_KEPT_S, running=0.0),)))
+    assert merger.snapshot.samples[A].thermal_factor == 1.25
+    merger.take(Report((sample("scrape", 2.0 + DEVICE_KEPT_S, running=0.0),)))
+    assert merger.snapshot.samples[A].thermal_factor == 1.0
+
+
+def test_a_new_device_takes_the_place_of_one_long_gone() -> None:
+    """The bound is on how many are known at a time, not on how many there ever were."""
+    merger = Merger({})
+    for number in range(MOST_DEVICES):
+        merger.take(Report(devices=(DeviceSample(f"d{number}", float(number), "nvml"),)))
+    merger.take(Report(devices=(DeviceSample("new", float(MOST_DEVICES), "nvml"),)))
+    assert merger.snapshot.devices.keys() == {f"d{n}" for n in range(1, MOST_DEVICES)} | {"new"}

@@ -55,6 +55,7 @@ VLLM = EngineMapping(
             Signal.QUEUEING: (histogram("vllm:request_queue_time_seconds"),),
         }
     ),
+    awake=Way("vllm:engine_sleep_state", where=MappingProxyType({"sleep_state": "awake"})),
 )
 
 # Every scheduler of a tensor- or pipeline-parallel group may show the group's numbers.

@@ -108,7 +108,8 @@ class EngineMapping:
     pages, where they are not the endpoint's own, and `path` is the pages' path: all together are
     read as one page. With `running_by_little` requests running are the time spent in execution
     per second of time (Little's law), since the engine shows no such gauge. With `models_of`
-    only models that this metric shows are looked at.
+    only models that this metric shows are looked at. While a series of `awake` is 0 the engine
+    sleeps: that nothing runs in it says nothing of what it could take.
     """
 
     engine: str
@@ -119,6 +120,7 @@ class EngineMapping:
     ports: tuple[int, ...] = ()
     running_by_little: bool = False
     models_of: str | None = None
+    awake: Way | None = None
 
     @property
     def names(self) -> frozenset[str]:
@@ -126,7 +128,8 @@ class EngineMapping:
         ways = {name for rule in self.rules.values() for way in rule.ways for name in way.names()}
         means = [mean for ways in self.means.values() for mean in ways]
         of_means = {name for m in means for name in (m.total, m.count, m.less) if name}
-        return frozenset(ways | of_means | ({self.models_of} if self.models_of else set()))
+        others = {self.models_of, self.awake.name if self.awake else None} - {None}
+        return frozenset(name for name in ways | of_means | others if name)
 
     def pages(self, endpoint_url: str) -> tuple[str, ...]:
         """Where the pages of the server at `endpoint_url` are. ValueError if that is no URL."""
