@@ -1,0 +1,115 @@
+"""The gate as a whole, on a standing clock: who gets in, and what is counted of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ext_authz.estimation.shapes.document import MAX_PARSE_BYTES
+from ext_authz.model import Api, Decision, HttpCall, Reason, Verdict
+from ext_authz.settings import EdgeSettings, Tenant
+from tests.support.service import KEY, Service
+
+CHAT = "/v1/chat/completions"
+BEARER = {"authorization": f"Bearer {KEY}"}
+PREFLIGHT = {"origin": "https://app.example", "access-control-request-method": "POST"}
+
+
+def decide(service: Service, call: HttpCall) -> Decision:
+    return service.gate.decide(call, service.clock.now())[0]
+
+
+def post(headers: dict[str, str], body: bytes = b'{"model":"m"}', size: int = -1) -> HttpCall:
+    whole = max(size, len(body))
+    return HttpCall("POST", CHAT, headers, body, whole, partial=whole > len(body))
+
+
+def change(service: Service, tenant: dict[str, Any], **admission: Any) -> None:
+    """Run on with the one tenant and the admission settings changed."""
+    before = service.gate.settings
+    acme: Tenant = replace(before.admission.tenants["acme"], **tenant)
+    changed = replace(before.admission, tenants={"acme": acme}, **admission)
+    service.gate.reconfigure(replace(before, admission=changed), service.clock.now())
+
+
+def models(service: Service, *names: str) -> None:
+    """Have the one pool serve these models only."""
+    (pool,) = service.gate.settings.admission.pools.values()
+    change(service, {}, pools={pool.name: replace(pool, models=frozenset(names))})
+
+
+def test_different_keys_in_two_headers_are_counted() -> None:
+    """The first configured header decides, and the conflict shows in a metric (O-16)."""
+    service = Service()
+    same = post({**BEARER, "x-api-key": KEY})
+    assert decide(service, same).verdict is Verdict.ADMIT
+    assert service.metrics.value("key_conflicts") == 0
+    assert decide(service, post({**BEARER, "x-api-key": "sk-other"})).tenant == "acme"
+    turned = post({"authorization": "Bearer sk-other", "x-api-key": KEY})
+    assert decide(service, turned).reason is Reason.UNKNOWN_KEY
+    assert service.metrics.value("key_conflicts") == 2
+
+
+@pytest.mark.parametrize("default", [None, "small"])
+def test_a_model_beyond_the_cut_is_no_refusal(default: str | None) -> None:
+    """Messages before the model, longer than what Envoy sends: the tenant's default model or its
+    first pool serves it, priced by the whole length and counted as partial (O-11)."""
+    service = Service()
+    models(service, "small", "large")
+    change(service, {"models": frozenset({"small"}), "default_model": default})
+    said = {"messages": [{"role": "user", "content": "a" * 250_000}], "model": "small"}
+    body = json.dumps(said).encode()
+    decision = decide(service, post(BEARER, body[:MAX_PARSE_BYTES], len(body)))
+    assert (decision.verdict, decision.pool) == (Verdict.ADMIT, "p")
+    assert decision.estimate is not None
+    assert 62_000 <= decision.estimate.prompt_tokens <= 63_000
+    assert service.metrics.value("partial_bodies") == 1
+
+
+def test_a_model_that_can_be_read_is_held_to_the_list() -> None:
+    """Wherever it stands in what was sent, on any path, a foreign model is refused."""
+    service = Service()
+    models(service, "small", "large")
+    change(service, {"models": frozenset({"small"}), "default_model": "small"})
+    large = b'{"model":"large","messages":[]}'
+    calls = [
+        post(BEARER, large),
+        post(BEARER, large[:-1] + b',"x":"' + b"a" * 9000, 90_000),
+        post(BEARER, b'{"model":"small","mod\\u0065l":"large"}'),
+        post(BEARER, b'\xef\xbb\xbf{"model":"large"}'),
+        post(BEARER, json.dumps({"model": "large"}).encode("utf-16")),
+        replace(post(BEARER, large), path="/v1/rerank"),
+        replace(post(BEARER, large), path="/v1/./chat/completions"),
+        replace(post(BEARER, b"{}"), path="/v2/models/large/infer"),
+        replace(post(BEARER, b"{}"), path="/v2/models/small/../large/infer?x"),
+        replace(post(BEARER, b"{}"), path="/openai/deployments/large/chat/completions"),
+    ]
+    reasons = [decide(service, call).reason for call in calls]
+    assert reasons == [Reason.MODEL_NOT_ALLOWED] * len(calls)
+    assert decide(service, post(BEARER, b'{"model":"small"}')).verdict is Verdict.ADMIT
+
+
+def test_a_preflight_needs_no_key_and_leaves_nothing() -> None:
+    """It books nothing and belongs to no tenant; where it is forbidden it is an unknown key."""
+    service = Service()
+    call = HttpCall("OPTIONS", CHAT, PREFLIGHT, b"", 0, partial=False)
+    decision, api = service.gate.decide(call, service.clock.now())
+    assert (decision.verdict, decision.reason, api) == (Verdict.ADMIT, Reason.PREFLIGHT, Api.OTHER)
+    assert (decision.tenant, decision.pool, decision.reservation_id) == (None, None, None)
+    assert service.in_flight == 0
+    before = service.gate.settings
+    edge: EdgeSettings = replace(before.edge, preflight_allow=False)
+    service.gate.reconfigure(replace(before, edge=edge), service.clock.now())
+    assert decide(service, call).reason is Reason.UNKNOWN_KEY
+
+
+def test_shadow_mode_lets_strangers_in_and_says_so() -> None:
+    """Nothing is refused in shadow mode, keys included, and the record has what would have been."""
+    service = Service()
+    change(service, {}, enforce=False)
+    decision = decide(service, post({}))
+    assert (decision.verdict, decision.would_be) == (Verdict.ADMIT, Verdict.REJECT)
+    assert (decision.reason, decision.reservation_id) == (Reason.UNKNOWN_KEY, None)
