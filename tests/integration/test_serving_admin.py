@@ -89,6 +89,10 @@ async def test_reload_under_traffic(tmp_path: Path) -> None:
             await eventually(lambda: _reloads(stack, "loaded", 1))
             second = (await stack.status())["fingerprint"]
             assert second != first
+            # Exactly one configuration runs, and its hash and age are metrics (O-25).
+            assert await stack.metric("config_info") == 1
+            assert await stack.metric("config_info", fingerprint=second) == 1
+            assert 0 <= await stack.metric("config_age_seconds") < 10
             assert (await stack.post(key="sk-new")).status == 200
             good = stack.path.read_text()
             stack.path.write_text(good.replace("weight: 3", "weight: -3"))
