@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo up test test-real test-triton test-vllm check bench render lock clean
+.PHONY: help demo up test test-gpu test-real test-triton test-vllm check bench render lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
@@ -25,6 +25,9 @@ up: $(READY) ## leave the demo's servers running
 
 test: $(READY) ## all tests but test-real, Envoy and other real servers included
 	@$(BIN)/python -m pytest
+
+test-gpu: $(READY) ## against a real GPU's driver
+	@$(BIN)/python -m pytest tests/integration/test_nvml_real_gpu.py
 
 test-real: test-triton test-vllm ## against real model servers, in environments under .cache
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from ctypes.util import find_library
+
 import pytest
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say aloud what could not run: a skip must never look like a pass."""
+    """Say aloud what could not run: a skip must never look like a pass.
+
+    A GPU is nothing a machine can be given by installing, so that lacking one fails nothing.
+    """
+    if find_library("nvidia-ml") is None:
+        terminalreporter.write_line(
+            "no GPU here: tests/integration/test_nvml_real_gpu.py did not run (make test-gpu)"
+        )
     for report in terminalreporter.getreports("skipped"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         terminalreporter.write_line(f"NOT RUN {report.nodeid}: {reason}")

@@ -34,10 +34,12 @@ if TYPE_CHECKING:
 FEEDBACK_PORT = 8081
 # Which keys mean something for which kind, `type` and `stale_after` apart.
 FIELDS: dict[str, frozenset[str]] = {
-    "scrape": frozenset({"scrape_interval", "timeout", "max_page_bytes"}),
+    "scrape": frozenset(
+        {"scrape_interval", "timeout", "max_page_bytes", "token_file", "ca_file"}
+    ),
     "prometheus": frozenset(
         {"url", "scrape_interval", "interval", "timeout", "max_page_bytes", "endpoint_label",
-         "matchers", "queries", "devices", "token_file", "ca_file"}
+         "matchers", "queries", "devices", "engines", "token_file", "ca_file"}
     ),
     "nvml": frozenset({"interval", "timeout", "host"}),
     "stream": frozenset({"listen", "feedback_port", "interval", "token_file"}),
@@ -78,6 +80,7 @@ class SourceBody(BaseModel):
     matchers: Annotated[dict[Text, Text], Field(max_length=32)] = Field(default_factory=dict)
     queries: Annotated[dict[Text, Text], Field(max_length=32)] = Field(default_factory=dict)
     devices: Annotated[bool, BeforeValidator(as_bool)] | None = None
+    engines: Annotated[bool, BeforeValidator(as_bool)] | None = None
     host: Text | None = None
     servers: Annotated[list[Text], Field(max_length=16)] = Field(default_factory=list)
     subject: Text = "gpu.feedback"
@@ -120,12 +123,16 @@ def all_sources(config: AdmissionControl) -> list[tuple[Loc, SourceBody]]:
 
 
 def stale_after_s(config: AdmissionControl) -> float:
-    """Default age limit: two lost samples of the slowest source that tells a load are forgiven."""
-    bodies = [body for _, body in all_sources(config)]
-    given = [body.stale_after for body in bodies if body.stale_after is not None]
-    if given:
-        return max(given)
-    return max([1.0, *(3 * body.interval_s for body in bodies if body.type in TELLS_LOAD)])
+    """Default age limit: two lost samples of the quickest source that tells a load are
+    forgiven."""
+    given = [b.stale_after for _, b in all_sources(config) if b.stale_after is not None]
+    return max(given) if given else max(1.0, 3 * _quickest_s(config))
+
+
+def _quickest_s(config: AdmissionControl) -> float:
+    """The shortest interval at which any source tells a load; 0 if none does."""
+    told = [body.interval_s for _, body in all_sources(config) if body.type in TELLS_LOAD]
+    return min(told, default=0.0)
 
 
 def check_sources(config: AdmissionControl, report: Report) -> None:
@@ -171,41 +178,44 @@ def _check_times(loc: Loc, body: SourceBody, report: Report) -> None:
             "is not from 100ms to 15s, as scraping needs",
             "write a time from 100ms to 15s",
         )
-    if body.type == "scrape" and body.timeout is not None and body.timeout > body.interval_s:
-        report.problem(
-            (*loc, "timeout"),
-            "is longer than scrape_interval",
-            f"write at most {body.interval_s:g}s",
-        )
+    if body.type == "scrape" and body.timeout is not None and body.timeout > 30:
+        report.problem((*loc, "timeout"), "is longer than 30s", "write at most 30s")
 
 
 def _check_staleness(config: AdmissionControl, report: Report) -> None:
-    telling = [body for _, body in all_sources(config) if body.type in TELLS_LOAD]
-    slowest_s = max((body.interval_s for body in telling), default=0.0)
+    quickest_s = _quickest_s(config)
     places: list[tuple[Loc, float | None]] = [
         ((*loc, "stale_after"), body.stale_after) for loc, body in all_sources(config)
     ]
     for index, pool in enumerate(config.pools):
         places.append((("pools", index, "stale_after"), pool.stale_after))
     for loc, stale_s in places:
-        if stale_s is not None and stale_s < slowest_s:
+        if stale_s is not None and stale_s < quickest_s:
             report.problem(
                 loc,
                 "is shorter than the interval between samples: each would be stale before the next",
-                f"write at least {slowest_s:g}s; three intervals forgive two lost samples",
+                f"write at least {quickest_s:g}s; three intervals forgive two lost samples",
             )
 
 
 def source_settings(config: AdmissionControl, base: Path) -> tuple[object, ...]:
     """What the sources are made of; of which endpoints they tell is known only while running.
     Files are relative to `base`."""
-    return tuple(_settings(body, base) for _, body in all_sources(config))
+    bodies = [body for _, body in all_sources(config)]
+    alone = not any(body.type in TELLS_LOAD for body in bodies)
+    return tuple(_settings(body, base, alone) for body in bodies)
 
 
-def _settings(body: SourceBody, base: Path) -> object:
+def _settings(body: SourceBody, base: Path, alone: bool) -> object:
+    """`alone`: no source tells a load."""
     if body.type == "scrape":
-        timeout_s = min(body.interval_s, 1.0) if body.timeout is None else body.timeout
-        return ScrapeSettings(body.interval_s, timeout_s, body.max_page_bytes or 4 << 20)
+        return ScrapeSettings(
+            body.interval_s,
+            body.timeout or 1.0,
+            body.max_page_bytes or 4 << 20,
+            token_file=_file(body.token_file, base),
+            ca_file=_file(body.ca_file, base),
+        )
     if body.type == "prometheus":
         return _prometheus(body, base)
     if body.type == "nvml":
@@ -224,7 +234,7 @@ def _settings(body: SourceBody, base: Path) -> object:
     if body.type == "orca":
         return OrcaSettings(body.port or 0, OrcaStreamSettings(interval_s=body.interval_s))
     mean_s = None if body.mean_execution_ms is None else body.mean_execution_ms / 1000.0
-    return AssumeSettings(body.kv_capacity_tokens, mean_s)
+    return AssumeSettings(body.kv_capacity_tokens, mean_s, alone)
 
 
 def _prometheus(body: SourceBody, base: Path) -> PrometheusSettings:
@@ -238,6 +248,7 @@ def _prometheus(body: SourceBody, base: Path) -> PrometheusSettings:
         matchers=dict(body.matchers),
         queries=dict(body.queries),
         devices=body.devices is not False,
+        engines=body.engines is not False,
         bearer_token_file=_file(body.token_file, base),
         ca_file=_file(body.ca_file, base),
     )

@@ -121,7 +121,9 @@ class Collector:
         wanted = _by_name(sources)
         gone = {name: s for name, s in self._sources.items() if wanted.get(name) is not s}
         self._sources = wanted
-        self._merger.reconfigure(endpoints)
+        # Samples name their source, or only its kind.
+        names = {part for name in wanted for part in (name, name.partition("/")[0])}
+        self._merger.reconfigure(endpoints, names)
         self.trends.keep(endpoints)
         await self._unwatch(gone)
         await _close(gone.values())

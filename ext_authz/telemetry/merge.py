@@ -8,7 +8,7 @@ what they tell of clocks becomes a factor on the execution time of the endpoints
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import fields, replace
 from math import inf
 from types import MappingProxyType
@@ -58,10 +58,17 @@ class Merger:
         self._full_until_s = -inf
         self.reconfigure(endpoints)
 
-    def reconfigure(self, endpoints: Mapping[str, str | None]) -> None:
-        """Keep what is known of endpoints that stay, forget the others."""
+    def reconfigure(
+        self, endpoints: Mapping[str, str | None], sources: Container[str] | None = None
+    ) -> None:
+        """Keep what is known of endpoints that stay, forget the others; likewise what was said
+        by a source that is none of `sources` any more (None: all stay)."""
         self._configured = endpoints
-        self._said = {name: said for name, said in self._said.items() if name in endpoints}
+        self._said = {
+            name: {by: s for by, s in said.items() if sources is None or by in sources}
+            for name, said in self._said.items()
+            if name in endpoints
+        }
         self._load_told_s = {n: t for n, t in self._load_told_s.items() if n in endpoints}
         samples = {n: s for n, s in self.snapshot.samples.items() if n in endpoints}
         self.snapshot = replace(self.snapshot, samples=MappingProxyType(samples))

@@ -182,6 +182,8 @@ def _engines(
 def _by_engine(settings: PrometheusSettings) -> Iterator[tuple[str, dict[str, str]]]:
     """Engines with addresses by what Prometheus calls them, as many as one question may name."""
     engines: dict[str, list[PrometheusTarget]] = {}
+    if not settings.engines:
+        return
     for target in settings.targets:
         if target.engine is not None and target.engine in ENGINES:
             engines.setdefault(target.engine, []).append(target)

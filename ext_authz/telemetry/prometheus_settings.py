@@ -44,7 +44,8 @@ class PrometheusSettings:
     computed query is given, since the server does not tell of which samples it is made.
     `endpoint_label` names the endpoint of a series, `matchers` are labels every series must
     bear. `queries` are PromQL by signal, one of `SIGNALS`; they come before what an engine's own
-    series say. `devices`: whether to look for GPUs. `ignored_labels` tell by whom a series was
+    series say. `devices` and `engines`: whether to look for GPUs, and for the engines' own series
+    (a server that scrapes none would miss them all). `ignored_labels` tell by whom a series was
     scraped: two that differ only in them are one, of which the newer counts. Answers beyond
     `max_response_bytes` (10 kB to 20 MB; each MB stalls the process for about 10 ms) are refused.
     """
@@ -59,6 +60,7 @@ class PrometheusSettings:
     matchers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     queries: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     devices: bool = True
+    engines: bool = True
     ignored_labels: frozenset[str] = frozenset({"job", "prometheus", "prometheus_replica"})
     headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     basic_auth: tuple[str, str] | None = field(default=None, repr=False)

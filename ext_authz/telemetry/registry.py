@@ -131,7 +131,8 @@ def _assume(settings: AssumeSettings, pools: Pools, _: Clock) -> Iterator[Built]
                 device=_device(endpoint),
             )
             for _, endpoint in _endpoints(pools)
-        )
+        ),
+        alone=settings.alone,
     )
     yield Built(StaticSource(assumptions), (assumptions,))
 

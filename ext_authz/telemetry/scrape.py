@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 import aiohttp
@@ -35,27 +37,35 @@ _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 @dataclass(frozen=True, slots=True)
 class ScrapeSettings:
     """How endpoints are asked: every `interval_s`, each for at most `timeout_s`; a page of more
-    than `max_page_bytes` is refused."""
+    than `max_page_bytes` is refused. The token in the first line of `token_file` is shown to
+    each; `ca_file` (PEM) is trusted instead of the system's roots."""
 
     interval_s: float = 1.0
     timeout_s: float = 1.0
     max_page_bytes: int = 4 << 20
+    token_file: Path | None = None
+    ca_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """What is shown to endpoints, and by what they are believed."""
+
+    headers: Mapping[str, str]
+    tls: ssl.SSLContext | bool
 
 
 class ScrapeSource:
     """The source of one endpoint's own metrics page.
 
     Bounded by `timeout_s` and `max_page_bytes` (before and after unpacking). Redirects are not
-    followed: where a page comes from is configuration. Certificates are verified, with `tls` or
-    the system's roots.
+    followed: where a page comes from is configuration. Certificates are verified. Files are read
+    when the first page is asked for, and again after a page could not be had, so that a renewed
+    token or root is taken up.
     """
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        mapping: EngineMapping,
-        settings: ScrapeSettings,
-        tls: ssl.SSLContext | None = None,
+        self, endpoint: Endpoint, mapping: EngineMapping, settings: ScrapeSettings
     ) -> None:
         self._endpoint = endpoint
         own = endpoint.metrics_url
@@ -63,7 +73,7 @@ class ScrapeSource:
         self._mapping = mapping
         self._wanted = mapping.names
         self._settings = settings
-        self._tls: ssl.SSLContext | bool = True if tls is None else tls
+        self._access: _Access | None = None
         self._session: aiohttp.ClientSession | None = None
         self._before: Dated | None = None
 
@@ -79,13 +89,16 @@ class ScrapeSource:
 
     async def poll(self, now: float) -> Report:
         """See `PollSource.poll`. Means and rates need two polls, means something finished."""
+        known, self._access = self._access, None
         try:
             async with asyncio.timeout(self._settings.timeout_s):
-                pages = [await self._fetch(url) for url in self._urls]
+                access = known or await asyncio.to_thread(_access, self._settings)
+                pages = [await self._fetch(url, access) for url in self._urls]
         except TimeoutError as error:
             raise TelemetryError(f"no page within {self._settings.timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise TelemetryError(_describe(error)) from error
+        self._access = access
         page = merged(parse_page(body, self._wanted, kind) for body, kind in pages)
         reading = read(self._mapping, page)
         if not reading.totals:
@@ -106,7 +119,7 @@ class ScrapeSource:
             await self._session.close()
             self._session = None
 
-    async def _fetch(self, url: str) -> tuple[bytes, str]:
+    async def _fetch(self, url: str, access: _Access) -> tuple[bytes, str]:
         """The page at `url`, unpacked and complete as far as can be told, and its content type."""
         if self._session is None:
             # Made here, since a session belongs to the loop it is made in. It unpacks nothing
@@ -117,7 +130,7 @@ class ScrapeSource:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         async with self._session.get(
-            url, headers=_HEADERS, allow_redirects=False, ssl=self._tls
+            url, headers=access.headers, allow_redirects=False, ssl=access.tls
         ) as response:
             if response.status != 200:
                 raise TelemetryError(f"HTTP status {response.status}")
@@ -130,6 +143,20 @@ class ScrapeSource:
             if not framed and not page.endswith(b"\n"):
                 raise TelemetryError("page was cut off")
             return page, response.headers.get("Content-Type", "")
+
+
+def _access(settings: ScrapeSettings) -> _Access:
+    """Read the files that `settings` name. Raises TelemetryError."""
+    headers = dict(_HEADERS)
+    try:
+        if settings.token_file is not None:
+            lines = settings.token_file.read_text(encoding="utf-8").splitlines()
+            headers["Authorization"] = f"Bearer {lines[0].strip() if lines else ''}"
+        if settings.ca_file is None:
+            return _Access(headers, True)
+        return _Access(headers, ssl.create_default_context(cafile=settings.ca_file))
+    except (OSError, ValueError) as error:
+        raise TelemetryError("token_file or ca_file cannot be read") from error
 
 
 async def _read_at_most(stream: aiohttp.StreamReader, limit_bytes: int) -> bytes:

@@ -7,6 +7,7 @@ never gets stale, tells no load (the load is not known), and gives way to whatev
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from ext_authz.snapshot import EndpointSample, Report
 
@@ -27,18 +28,24 @@ class Assumption:
 @dataclass(frozen=True, slots=True)
 class AssumeSettings:
     """The same for every endpoint: what stands in a configuration. Slots and devices are those
-    of each endpoint."""
+    of each endpoint. `alone`: no other source tells a load."""
 
     kv_capacity_tokens: float | None = None
     mean_execution_s: float | None = None
+    alone: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class StaticSettings:
-    """The assumptions, and how often they are renewed: well within any limit of staleness."""
+    """The assumptions, and how often they are renewed: well within any limit of staleness.
+
+    `alone`, they vouch for their endpoints. Beside a source that tells loads they have no date:
+    a server that never answered must not look alive because something is assumed of it.
+    """
 
     assumptions: tuple[Assumption, ...]
     interval_s: float = 0.5
+    alone: bool = True
 
 
 class StaticSource:
@@ -63,7 +70,7 @@ class StaticSource:
             endpoints=tuple(
                 EndpointSample(
                     endpoint=one.endpoint,
-                    at_s=now,
+                    at_s=now if self._settings.alone else -inf,
                     source=KIND,
                     slots=one.slots,
                     kv_capacity_tokens=one.kv_capacity_tokens,

@@ -228,12 +228,36 @@ async def test_certificates_are_verified(tmp_path: Path) -> None:
     runner, port = await serve(plain, tls_of(key, certificate))
     address = f"127.0.0.1:{port}"
     endpoint = Endpoint(address, f"https://{address}", 8, "gpu0")
-    trusting = ssl.create_default_context(cafile=str(certificate))
     strict = ScrapeSource(endpoint, VLLM, replace(SETTINGS, timeout_s=5.0))
-    trusted = ScrapeSource(endpoint, VLLM, replace(SETTINGS, timeout_s=5.0), trusting)
+    told = replace(SETTINGS, timeout_s=5.0, ca_file=certificate)
+    trusted = ScrapeSource(endpoint, VLLM, told)
     with pytest.raises(TelemetryError, match="cannot connect"):
         await strict.poll(1.0)
     assert one(await trusted.poll(1.0)).running == 2.0
     await strict.close()
     await trusted.close()
     await runner.cleanup()
+
+
+async def test_a_token_is_shown_and_renewed(scrape: ScrapeRig, tmp_path: Path) -> None:
+    """The token of a file is sent with each question; after a refusal the file is read again,
+    and one that is not there is an error that names it and not its content."""
+    token = tmp_path / "token"
+    settings = replace(SETTINGS, token_file=token)
+    source = ScrapeSource(scrape.endpoint(), VLLM, settings)
+    with pytest.raises(TelemetryError, match="token_file or ca_file cannot be read"):
+        await source.poll(1.0)
+
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        if request.headers.get("authorization") != "Bearer second":
+            return web.Response(status=401)
+        return web.Response(body=page(3), content_type="text/plain")
+
+    scrape.handler = guarded
+    token.write_text("first\n")
+    with pytest.raises(TelemetryError, match="401"):
+        await source.poll(2.0)
+    token.write_text("second\n")
+    assert one(await source.poll(3.0)).running == 3.0
+    assert one(await source.poll(4.0)).running == 3.0
+    await source.close()

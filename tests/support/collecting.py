@@ -71,7 +71,9 @@ class FakeSource:
                 raise
         if self.error is not None:
             raise self.error
-        sample = EndpointSample(self.name, now, running=float(len(self.polled_at)), source="fake")
+        sample = EndpointSample(
+            self.name, now, running=float(len(self.polled_at)), source=self.name
+        )
         return Report((sample,), missing=self.missing, dropped=self.dropped)
 
     async def close(self) -> None:

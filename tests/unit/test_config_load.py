@@ -180,9 +180,9 @@ def test_empty_section_means_all_defaults(tmp_path: Path) -> None:
         ("edge: {access_log_periodic: 20s}", "lease", 60.0),
         ("metrics_source: {scrape_interval: 2s}", "stale", 6.0),
         ("metrics_source: {scrape_interval: 100ms}", "stale", 1.0),
-        ("metrics_source: {scrape_interval: 100ms}", "timeout", 0.1),
+        ("metrics_source: {scrape_interval: 100ms}", "timeout", 1.0),
         ("metrics_source: {scrape_interval: 15s}", "timeout", 1.0),
-        ("metrics_sources: [{type: scrape}, {type: prometheus, url: 'http://p'}]", "stale", 45.0),
+        ("metrics_sources: [{type: scrape}, {type: prometheus, url: 'http://p'}]", "stale", 3.0),
         ("metrics_sources: [{type: scrape}, {type: nvml, interval: 60s}]", "stale", 3.0),
     ],
 )

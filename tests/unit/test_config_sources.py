@@ -46,7 +46,7 @@ def loaded(tmp_path: Path, text: str) -> Settings:
 def test_every_kind_arrives_in_its_settings(tmp_path: Path) -> None:
     """What is written is what the sources are made of; files are beside the configuration."""
     assert loaded(tmp_path, ALL).telemetry.sources == (
-        ScrapeSettings(0.2, 0.2, 4 << 20),
+        ScrapeSettings(0.2, 1.0, 4 << 20),
         PrometheusSettings(
             url="http://p:9090",
             interval_s=5.0,
@@ -60,7 +60,7 @@ def test_every_kind_arrives_in_its_settings(tmp_path: Path) -> None:
         StreamSettings("0.0.0.0:9000", 0.05, token_file=tmp_path / "tokens"),
         NatsSettings(("nats://n:4222",)),
         OrcaSettings(9100, OrcaStreamSettings(interval_s=0.25)),
-        AssumeSettings(1000.0, 0.4),
+        AssumeSettings(1000.0, 0.4, alone=False),
     )
 
 

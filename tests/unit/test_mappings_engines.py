@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -86,6 +87,15 @@ def test_captured_ray_page() -> None:
     assert got.by_model == {"D": ModelSample(running=0, waiting=0)}
     assert got.missing == frozenset()
     assert between(got, got, 1.0).mean_execution_s is None
+
+
+def test_the_whole_ray_page_says_the_same() -> None:
+    """All 607 kB of it, as the node sent it."""
+    whole = gzip.decompress((DATA / "ray-serve-2.60.0-whole.txt.gz").read_bytes())
+    assert len(whole) > 600_000
+    mapping = ENGINES["ray"]
+    got = read(mapping, parse_page(whole, mapping.names))
+    assert got.totals == captured("ray", "ray-serve-2.60.0").totals
 
 
 @dataclass(frozen=True)

@@ -266,3 +266,13 @@ def test_a_new_device_takes_the_place_of_one_long_gone() -> None:
         merger.take(Report(devices=(DeviceSample(f"d{number}", float(number), "nvml"),)))
     merger.take(Report(devices=(DeviceSample("new", float(MOST_DEVICES), "nvml"),)))
     assert merger.snapshot.devices.keys() == {f"d{n}" for n in range(1, MOST_DEVICES)} | {"new"}
+
+
+def test_a_source_that_was_taken_out_no_longer_counts() -> None:
+    """What it said last does not outlive it."""
+    merger = Merger({A: None})
+    merger.take(Report((sample("scrape", 1.0, running=1.0),)))
+    merger.take(Report((sample("stream", 2.0, running=5.0, kv_usage_ratio=0.5),)))
+    merger.reconfigure({A: None}, {"scrape"})
+    (got,) = merger.take(Report((sample("scrape", 3.0, running=2.0),)))
+    assert (got.running, got.kv_usage_ratio) == (2.0, None)
