@@ -92,7 +92,7 @@ class ScrapeSource:
         known, self._access = self._access, None
         try:
             async with asyncio.timeout(self._settings.timeout_s):
-                access = known or await asyncio.to_thread(_access, self._settings)
+                access = known if known else await asyncio.to_thread(_access, self._settings)
                 pages = [await self._fetch(url, access) for url in self._urls]
         except TimeoutError as error:
             raise TelemetryError(f"no page within {self._settings.timeout_s:g} s") from error
