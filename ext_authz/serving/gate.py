@@ -7,6 +7,7 @@ configuration and one set of telemetry from start to end.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from ipaddress import ip_address
 from random import Random
 
 from ext_authz.admission.controller import Controller
@@ -113,7 +114,8 @@ class Gate:
             return
         address = charged.endpoint.spec.address
         if entry.upstream and entry.upstream != address:
-            self.metrics.count("endpoint_mismatches", charged.pool)
+            if _elsewhere(entry.upstream, address):
+                self.metrics.count("endpoint_mismatches", charged.pool)
             # An endpoint known by a name is reached at an address that nobody configured.
             if entry.upstream in self._addresses:
                 address = entry.upstream
@@ -140,3 +142,15 @@ class Gate:
 def _addresses(settings: Settings) -> frozenset[str]:
     pools = settings.admission.pools.values()
     return frozenset(endpoint.address for pool in pools for endpoint in pool.endpoints)
+
+
+def _elsewhere(served: str, charged: str) -> bool:
+    """Whether the address that served is another than the one charged. What Envoy resolved a name
+    to is not known here, so an endpoint known by name is never elsewhere."""
+    host, _, port = charged.rpartition(":")
+    at, _, at_port = served.rpartition(":")
+    try:
+        same = ip_address(at.strip("[]")) == ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return not same or port != at_port

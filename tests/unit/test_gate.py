@@ -10,7 +10,9 @@ import pytest
 
 from ext_authz.estimation.shapes.document import MAX_PARSE_BYTES
 from ext_authz.model import Api, Decision, HttpCall, Reason, Verdict
+from ext_authz.serving.entries import AccessLogEntry
 from ext_authz.settings import EdgeSettings, Tenant
+from ext_authz.snapshot import EndpointSample
 from tests.support.service import KEY, Service
 
 CHAT = "/v1/chat/completions"
@@ -113,3 +115,45 @@ def test_shadow_mode_lets_strangers_in_and_says_so() -> None:
     decision = decide(service, post({}))
     assert (decision.verdict, decision.would_be) == (Verdict.ADMIT, Verdict.REJECT)
     assert (decision.reason, decision.reservation_id) == (Reason.UNKNOWN_KEY, None)
+
+
+@pytest.mark.parametrize(
+    ("charged", "served", "elsewhere"),
+    [
+        ("10.0.0.1:80", "10.0.0.1:80", 0),
+        ("10.0.0.1:80", "10.0.0.2:80", 1),
+        ("10.0.0.1:80", "10.0.0.1:81", 1),
+        ("[0:0::1]:80", "[::1]:80", 0),
+        ("[::1]:80", "[::2]:80", 1),
+        # Envoy logs the address that it found for the name.
+        ("gpu-1:80", "10.0.0.1:80", 0),
+        ("10.0.0.1:80", None, 0),
+        ("10.0.0.1:80", "pipe", 0),
+    ],
+)
+def test_who_served_is_compared_with_who_was_charged(
+    charged: str, served: str | None, elsewhere: int
+) -> None:
+    """A server other than the one charged is counted, and the booking ends where it was made."""
+    service = Service()
+    (pool,) = service.gate.settings.admission.pools.values()
+    moved = (replace(pool.endpoints[0], address=charged),)
+    change(service, {}, pools={pool.name: replace(pool, endpoints=moved)})
+    now = service.clock.now()
+    service.gate.observe(EndpointSample(charged, now, running=0, waiting=0))
+    decision = decide(service, post(BEARER))
+    entry = AccessLogEntry(
+        decision_id=decision.reservation_id or "",
+        status=200,
+        final=True,
+        periodic=False,
+        duration_s=0.1,
+        upstream=served,
+        client_left=False,
+        upstream_reset=False,
+        response_bytes=10,
+    )
+    service.gate.ended(entry, now)
+    assert service.in_flight == 0
+    assert service.metrics.value("access_log_entries", "settled") == 1
+    assert service.metrics.value("endpoint_mismatches", pool.name) == elsewhere
