@@ -52,9 +52,9 @@ FOUND_BY_NAME = """\
 
 FOUND_BY_GATE = """\
 # The gate finds the endpoints of this pool and names one for each request: its word is where the
-# request goes, and nobody else can say it, as x-gpu-* from outside is stripped. Without a word
-# (gate disabled, or gone and its failure mode allows) there is nowhere to go: 503. To have a choice
-# then, and TLS, put a cluster of type EDS with your own control plane in this one's place.
+# request goes, and nobody else can say it, as x-gpu-* from outside is stripped. Without a word (a
+# preflight, the gate disabled, or gone and its failure mode allows) there is nowhere to go: 503. To
+# have a choice then, and TLS, put a cluster of type EDS with your own control plane in its place.
 # How many endpoints there are is not known here, so that the breaker below holds back nothing: set
 # it to what your servers run at once.
 """

@@ -40,6 +40,13 @@ async def fresh(stack: Stack, *engines: Engine) -> None:
     await eventually(reached, within_s=5.0)
 
 
+async def steady(stack: Stack, sent: list[asyncio.Task[Reply]]) -> None:
+    """Requests one after the other, none of which waits for another."""
+    while True:
+        sent.append(asyncio.create_task(stack.post()))
+        await asyncio.sleep(0.03)
+
+
 async def test_a_target_file_gains_and_loses_an_endpoint(tmp_path: Path) -> None:
     """No request is lost on the way: a new endpoint takes its part, work on one that goes is
     settled when it ends, and a file that cannot be read changes nothing."""
@@ -56,13 +63,7 @@ async def test_a_target_file_gains_and_loses_an_endpoint(tmp_path: Path) -> None
         stack = await exits.enter_async_context(running_stack(tmp_path, config))
         await fresh(stack, first)
         sent: list[asyncio.Task[Reply]] = []
-
-        async def steady() -> None:
-            while True:
-                sent.append(asyncio.create_task(stack.post()))
-                await asyncio.sleep(0.03)
-
-        load = asyncio.create_task(steady())
+        load = asyncio.create_task(steady(stack, sent))
         try:
             await eventually(lambda: first.served > 5)
             # Work that is still there when its endpoint has gone.
