@@ -247,7 +247,7 @@ class Controller:
 
     def _pressed(self, view: View | None, now: float, retry: RetryHint | None = None) -> None:
         """Tell the shares that the flow wanted more than it got."""
-        if view is not None:
+        if view is not None and not view.hopeless:
             view.pool.shares.refused(view.flow, retry or RetryHint(0.0, 0.0), now)
 
     def _enforced(self, ask: Ask, decision: Decision, view: View | None, now: float) -> Decision:

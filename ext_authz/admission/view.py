@@ -76,6 +76,13 @@ class View:
         """Slots of the pool's endpoints that can be used now."""
         return self.pool.shares.slots
 
+    @property
+    def hopeless(self) -> bool:
+        """Whether it would be late without any wait: room kept for its like would stand idle."""
+        if self.ask.slo_s is None or self.execution_s is None:
+            return False
+        return self.execution_s > self.ask.slo_s - self.margin_s
+
     def evidence(self) -> Evidence:
         """The numbers looked at, for the journal and `explain`."""
         return Evidence(
