@@ -35,7 +35,9 @@ async def _unharmed(up: Engines) -> None:
     await up.stack.idle()
     told = up.stack.gate.output()
     assert "Traceback" not in told
-    assert "ERROR" not in told
+    # That a pool's telemetry is lost is said aloud, and is no bug.
+    errors = [line for line in told.splitlines() if "ERROR" in line]
+    assert [line for line in errors if "ext_authz.lookout" not in line] == []
 
 
 async def test_garbage_on_the_grpc_port(tmp_path: Path) -> None:
