@@ -21,12 +21,12 @@ from ext_authz.clock import Clock, SystemClock
 from ext_authz.errors import TelemetryError
 from ext_authz.settings import Endpoint
 from ext_authz.snapshot import DeviceSample, EndpointSample, Report
-from ext_authz.telemetry.feedback_fields import as_name
-from ext_authz.telemetry.feedback_send import MOST_INTERVAL_S, Beats, Sender, sender_for
-from ext_authz.telemetry.mappings import ENGINES, Signal
-from ext_authz.telemetry.rates import mean_execution_s
-from ext_authz.telemetry.reading import Reading
-from ext_authz.telemetry.scrape import ScrapeSettings, ScrapeSource
+from ext_authz.telemetry.pages.mappings import ENGINES, Signal
+from ext_authz.telemetry.pages.rates import mean_execution_s
+from ext_authz.telemetry.pages.reading import Reading
+from ext_authz.telemetry.sources.feedback.fields import as_name
+from ext_authz.telemetry.sources.feedback.send import MOST_INTERVAL_S, Beats, Sender, sender_for
+from ext_authz.telemetry.sources.scrape import ScrapeSettings, ScrapeSource
 
 if TYPE_CHECKING:
     from ext_authz.telemetry.source import PollSource
@@ -239,7 +239,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _card_source() -> PollSource:
-    from ext_authz.telemetry.nvml import NvmlSettings, NvmlSource
+    from ext_authz.telemetry.sources.nvml.source import NvmlSettings, NvmlSource
 
     return NvmlSource(NvmlSettings(host=socket.gethostname()))
 

@@ -18,10 +18,10 @@ from ext_authz.errors import TelemetryError
 from ext_authz.settings import Endpoint, Pool, Settings
 from ext_authz.snapshot import EndpointSample
 from ext_authz.telemetry.collector import Collector
-from ext_authz.telemetry.discovery import Discovery
-from ext_authz.telemetry.orca_stream import OrcaHeaders
+from ext_authz.telemetry.discovery.endpoints import Discovery
 from ext_authz.telemetry.registry import Built, build_discovery, build_sources
 from ext_authz.telemetry.source import Source
+from ext_authz.telemetry.sources.orca.source import OrcaHeaders
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from ext_authz.config.locate import Loc
 from ext_authz.config.scalars import as_name, as_text, as_url, choice, duration, fault, whole
 from ext_authz.config.yaml_tree import Scalar
 from ext_authz.settings import DiscoverySettings
-from ext_authz.telemetry.discovery_dns import DnsSettings
-from ext_authz.telemetry.discovery_kubernetes import KubernetesSettings
-from ext_authz.telemetry.discovery_targets import (
+from ext_authz.telemetry.discovery.dns import DnsSettings
+from ext_authz.telemetry.discovery.kubernetes import KubernetesSettings
+from ext_authz.telemetry.discovery.targets import (
     MAX_FILES,
     FileTargetsSettings,
     HttpTargetsSettings,

@@ -28,7 +28,7 @@ from ext_authz.config.scalars import (
     whole,
 )
 from ext_authz.config.sources import SourceBody
-from ext_authz.telemetry.mappings import ENGINES
+from ext_authz.telemetry.pages.mappings import ENGINES
 
 MAX_BODY_BYTES = 65536
 

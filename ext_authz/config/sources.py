@@ -18,14 +18,14 @@ from ext_authz.config.scalars import (
     number,
     whole,
 )
-from ext_authz.telemetry.nats import NatsSettings
-from ext_authz.telemetry.nvml import NvmlSettings
-from ext_authz.telemetry.orca_stream import OrcaSettings, OrcaStreamSettings
-from ext_authz.telemetry.prometheus_read import SIGNALS
-from ext_authz.telemetry.prometheus_settings import PrometheusSettings
-from ext_authz.telemetry.scrape import ScrapeSettings
-from ext_authz.telemetry.static import AssumeSettings
-from ext_authz.telemetry.stream import StreamSettings
+from ext_authz.telemetry.sources.feedback.nats import NatsSettings
+from ext_authz.telemetry.sources.feedback.stream import StreamSettings
+from ext_authz.telemetry.sources.nvml.source import NvmlSettings
+from ext_authz.telemetry.sources.orca.source import OrcaSettings, OrcaStreamSettings
+from ext_authz.telemetry.sources.prometheus.read import SIGNALS
+from ext_authz.telemetry.sources.prometheus.settings import PrometheusSettings
+from ext_authz.telemetry.sources.scrape import ScrapeSettings
+from ext_authz.telemetry.sources.static import AssumeSettings
 
 if TYPE_CHECKING:
     from ext_authz.config.report import Report

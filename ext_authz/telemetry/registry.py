@@ -11,25 +11,30 @@ from typing import Any
 from ext_authz.clock import Clock
 from ext_authz.errors import TelemetryError
 from ext_authz.settings import DiscoverySettings, Endpoint, Pool
-from ext_authz.telemetry.discovery import Discovery, Lookup, Pace, PolledDiscovery
-from ext_authz.telemetry.discovery_dns import DnsLookup, DnsSettings
-from ext_authz.telemetry.discovery_kubernetes import KubernetesDiscovery, KubernetesSettings
-from ext_authz.telemetry.discovery_targets import (
+from ext_authz.telemetry.discovery.dns import DnsLookup, DnsSettings
+from ext_authz.telemetry.discovery.endpoints import Discovery, Lookup, Pace, PolledDiscovery
+from ext_authz.telemetry.discovery.kubernetes import KubernetesDiscovery, KubernetesSettings
+from ext_authz.telemetry.discovery.targets import (
     FileTargets,
     FileTargetsSettings,
     HttpTargets,
     HttpTargetsSettings,
 )
-from ext_authz.telemetry.mappings import ENGINES
-from ext_authz.telemetry.nats import NatsSettings, NatsSource
-from ext_authz.telemetry.nvml import NvmlSettings, NvmlSource
-from ext_authz.telemetry.orca_stream import OrcaSettings, OrcaStream
-from ext_authz.telemetry.prometheus import PrometheusSource
-from ext_authz.telemetry.prometheus_settings import PrometheusSettings, PrometheusTarget
-from ext_authz.telemetry.scrape import ScrapeSettings, ScrapeSource
+from ext_authz.telemetry.pages.mappings import ENGINES
 from ext_authz.telemetry.source import Source
-from ext_authz.telemetry.static import AssumeSettings, Assumption, StaticSettings, StaticSource
-from ext_authz.telemetry.stream import FeedbackServer, StreamSettings
+from ext_authz.telemetry.sources.feedback.nats import NatsSettings, NatsSource
+from ext_authz.telemetry.sources.feedback.stream import FeedbackServer, StreamSettings
+from ext_authz.telemetry.sources.nvml.source import NvmlSettings, NvmlSource
+from ext_authz.telemetry.sources.orca.source import OrcaSettings, OrcaStream
+from ext_authz.telemetry.sources.prometheus.settings import PrometheusSettings, PrometheusTarget
+from ext_authz.telemetry.sources.prometheus.source import PrometheusSource
+from ext_authz.telemetry.sources.scrape import ScrapeSettings, ScrapeSource
+from ext_authz.telemetry.sources.static import (
+    AssumeSettings,
+    Assumption,
+    StaticSettings,
+    StaticSource,
+)
 
 Pools = Mapping[str, Pool]
 

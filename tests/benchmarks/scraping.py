@@ -14,9 +14,9 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from ext_authz.telemetry.exposition import parse_page
-from ext_authz.telemetry.mappings import VLLM
-from ext_authz.telemetry.reading import read
+from ext_authz.telemetry.pages.exposition import parse_page
+from ext_authz.telemetry.pages.mappings import VLLM
+from ext_authz.telemetry.pages.reading import read
 from tests.benchmarks.load import open_loop
 from tests.benchmarks.names import PAGE
 from tests.benchmarks.outcomes import Outcomes

@@ -14,8 +14,8 @@ import pytest
 
 from ext_authz.clock import SystemClock
 from ext_authz.errors import TelemetryError
-from ext_authz.telemetry.discovery_kubernetes import KubernetesDiscovery, KubernetesSettings
-from ext_authz.telemetry.endpoint_slices import Slices
+from ext_authz.telemetry.discovery.endpoint_slices import Slices
+from ext_authz.telemetry.discovery.kubernetes import KubernetesDiscovery, KubernetesSettings
 from tests.support.certificates import make_certificate
 from tests.support.kubernetes_api import Api, api_server, endpoint, endpoint_slice
 from tests.support.scrape_rig import until

@@ -15,9 +15,9 @@ import pytest
 from aiohttp import web
 
 from ext_authz.errors import TelemetryError
-from ext_authz.telemetry.discovery import MAX_ENDPOINTS, Found
-from ext_authz.telemetry.discovery_dns import DnsLookup, DnsSettings
-from ext_authz.telemetry.discovery_targets import (
+from ext_authz.telemetry.discovery.dns import DnsLookup, DnsSettings
+from ext_authz.telemetry.discovery.endpoints import MAX_ENDPOINTS, Found
+from ext_authz.telemetry.discovery.targets import (
     FileTargets,
     FileTargetsSettings,
     HttpTargets,

@@ -11,7 +11,7 @@ import pytest
 from ext_authz.clock import SystemClock
 from ext_authz.fleet import Fleet, Listeners
 from ext_authz.settings import DiscoverySettings, Settings
-from ext_authz.telemetry.discovery_dns import DnsSettings
+from ext_authz.telemetry.discovery.dns import DnsSettings
 from tests.support.dns_server import DnsServer
 from tests.support.finding import assumed
 from tests.support.processes import eventually

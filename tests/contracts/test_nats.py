@@ -15,8 +15,13 @@ from typing import Any
 import pytest
 
 from ext_authz.errors import TelemetryError
-from ext_authz.telemetry.nats import NatsSettings, NatsSource, open_bucket, subject_token
 from ext_authz.telemetry.source import PollSource, StreamSource
+from ext_authz.telemetry.sources.feedback.nats import (
+    NatsSettings,
+    NatsSource,
+    open_bucket,
+    subject_token,
+)
 from tests.support.feedback import HOME, OTHER, ManualClock, Reports, heartbeat
 from tests.support.nats import BINARY, NatsServer
 from tests.support.processes import eventually

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from ext_authz.errors import TelemetryError
 from ext_authz.snapshot import Report
-from ext_authz.telemetry.prometheus_settings import PrometheusTarget
+from ext_authz.telemetry.sources.prometheus.settings import PrometheusTarget
 from tests.support.prometheus import PrometheusRig, answers, prometheus_rig, vector
 from tests.support.scrape_rig import one
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ext_authz.errors import TelemetryError
-from ext_authz.telemetry import prometheus_http
-from ext_authz.telemetry.prometheus_settings import PrometheusTarget
+from ext_authz.telemetry.sources.prometheus import http as prometheus_http
+from ext_authz.telemetry.sources.prometheus.settings import PrometheusTarget
 from tests.contracts.test_scrape import make_certificate, tls_of
 from tests.support.prometheus import PrometheusRig, answers, prometheus_rig
 from tests.support.scrape_rig import one, until

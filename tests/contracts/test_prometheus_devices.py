@@ -9,7 +9,7 @@ import pytest
 
 from ext_authz.snapshot import EndpointSample, Origin
 from ext_authz.telemetry.merge import Merger
-from ext_authz.telemetry.prometheus_settings import PrometheusTarget
+from ext_authz.telemetry.sources.prometheus.settings import PrometheusTarget
 from tests.support.prometheus import PrometheusRig, answers, prometheus_rig, vector
 from tests.support.scrape_rig import one
 

@@ -17,8 +17,8 @@ from aiohttp import web
 
 from ext_authz.errors import TelemetryError
 from ext_authz.settings import Endpoint
-from ext_authz.telemetry.mappings import VLLM
-from ext_authz.telemetry.scrape import ScrapeSource
+from ext_authz.telemetry.pages.mappings import VLLM
+from ext_authz.telemetry.sources.scrape import ScrapeSource
 from tests.support.scrape_rig import SETTINGS, ScrapeRig, one, page, scrape_rig, serve, until
 
 DATA = Path(__file__).parents[1] / "data" / "metrics"

@@ -10,8 +10,8 @@ from aiohttp import web
 
 from ext_authz.errors import TelemetryError
 from ext_authz.settings import Endpoint
-from ext_authz.telemetry.mappings import ENGINES
-from ext_authz.telemetry.scrape import ScrapeSource
+from ext_authz.telemetry.pages.mappings import ENGINES
+from ext_authz.telemetry.sources.scrape import ScrapeSource
 from tests.support.scrape_rig import SETTINGS, serve
 
 KSERVE = ENGINES["kserve"]

@@ -15,9 +15,9 @@ from ext_authz.clock import SystemClock
 from ext_authz.errors import TelemetryError
 from ext_authz.snapshot import Freshness, Report, Staleness
 from ext_authz.telemetry.collector import Collector
-from ext_authz.telemetry.orca_stream import OrcaHeaders, OrcaStream, OrcaStreamSettings
-from ext_authz.telemetry.orca_wire import STREAM_METHOD, OrcaWire
 from ext_authz.telemetry.source import StreamSource
+from ext_authz.telemetry.sources.orca.source import OrcaHeaders, OrcaStream, OrcaStreamSettings
+from ext_authz.telemetry.sources.orca.wire import STREAM_METHOD, OrcaWire
 from tests.support.ports import free_port
 from tests.support.scrape_rig import until
 

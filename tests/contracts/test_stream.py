@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from ext_authz.telemetry.source import PollSource, StreamSource
-from ext_authz.telemetry.stream import FeedbackServer, StreamSettings
+from ext_authz.telemetry.sources.feedback.stream import FeedbackServer, StreamSettings
 from tests.support.feedback import HOME, OTHER, ManualClock, heartbeat
 from tests.support.scrape_rig import until
 from tests.support.stream_rig import LISTEN, Rig, answer, ending, frame, send, served

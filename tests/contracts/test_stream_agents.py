@@ -14,7 +14,7 @@ import pytest
 from grpc import aio
 
 from ext_authz.errors import TelemetryError
-from ext_authz.telemetry.stream import METHOD, FeedbackServer, StreamSettings
+from ext_authz.telemetry.sources.feedback.stream import METHOD, FeedbackServer, StreamSettings
 from tests.support.feedback import HOME, ManualClock, Reports, heartbeat
 from tests.support.processes import eventually
 from tests.support.scrape_rig import until

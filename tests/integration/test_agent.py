@@ -16,9 +16,9 @@ import pytest
 from aiohttp import web
 
 from ext_authz.clock import SystemClock
-from ext_authz.telemetry.nats import NatsSettings, NatsSource, open_bucket
 from ext_authz.telemetry.source import StreamSource
-from ext_authz.telemetry.stream import FeedbackServer, StreamSettings
+from ext_authz.telemetry.sources.feedback.nats import NatsSettings, NatsSource, open_bucket
+from ext_authz.telemetry.sources.feedback.stream import FeedbackServer, StreamSettings
 from tests.support.feedback import HOME, Reports
 from tests.support.nats import BINARY, NatsServer
 from tests.support.ports import free_port

@@ -11,7 +11,7 @@ import ctypes
 import os
 
 from ext_authz.clock import SystemClock
-from ext_authz.telemetry.nvml import NvmlSettings, NvmlSource
+from ext_authz.telemetry.sources.nvml.source import NvmlSettings, NvmlSource
 
 
 def has_driver() -> bool:

@@ -14,12 +14,12 @@ import pytest
 from ext_authz.clock import SystemClock
 from ext_authz.errors import TelemetryError
 from ext_authz.snapshot import Report
-from ext_authz.telemetry.exposition import parse_page
-from ext_authz.telemetry.mappings import ENGINES
-from ext_authz.telemetry.prometheus import PrometheusSource
-from ext_authz.telemetry.prometheus_settings import PrometheusSettings, PrometheusTarget
-from ext_authz.telemetry.rates import Dated, sample
-from ext_authz.telemetry.reading import read
+from ext_authz.telemetry.pages.exposition import parse_page
+from ext_authz.telemetry.pages.mappings import ENGINES
+from ext_authz.telemetry.pages.rates import Dated, sample
+from ext_authz.telemetry.pages.reading import read
+from ext_authz.telemetry.sources.prometheus.settings import PrometheusSettings, PrometheusTarget
+from ext_authz.telemetry.sources.prometheus.source import PrometheusSource
 from tests.support.debian import unpacked
 from tests.support.ports import free_port
 from tests.support.processes import eventually

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ext_authz.telemetry.orca_wire import OrcaWire
+from ext_authz.telemetry.sources.orca.wire import OrcaWire
 from tests.support.engine import Engine
 from tests.support.processes import eventually
 from tests.support.stack import Stack, make_config, running_stack

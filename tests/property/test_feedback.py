@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from ext_authz.errors import TelemetryError
 from ext_authz.snapshot import DeviceSample, EndpointSample, ModelSample, Report
-from ext_authz.telemetry.feedback import Header, Heartbeat, decode, encode
-from ext_authz.telemetry.feedback_fields import MAX_AGE_S, MAX_BYTES
-from ext_authz.telemetry.feedback_intake import Intake
+from ext_authz.telemetry.sources.feedback.fields import MAX_AGE_S, MAX_BYTES
+from ext_authz.telemetry.sources.feedback.heartbeat import Header, Heartbeat, decode, encode
+from ext_authz.telemetry.sources.feedback.intake import Intake
 from tests.support.feedback import HOME, message
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40).filter(str.isprintable)

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from ext_authz.snapshot import Freshness
-from ext_authz.telemetry.mappings import ENGINES
+from ext_authz.telemetry.pages.mappings import ENGINES
 from tests.real.servers import TritonServer
 from tests.real.watching import drive, impossible, source, until, watched
 

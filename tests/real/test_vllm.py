@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 
 from ext_authz.snapshot import EndpointSample, Freshness
-from ext_authz.telemetry.mappings import ENGINES
-from ext_authz.telemetry.orca import parse_header
-from ext_authz.telemetry.orca_wire import OrcaWire
+from ext_authz.telemetry.pages.mappings import ENGINES
+from ext_authz.telemetry.sources.orca.report import parse_header
+from ext_authz.telemetry.sources.orca.wire import OrcaWire
 from tests.real.servers import VllmServer
 from tests.real.tiny_model import KV_BYTES_PER_TOKEN, MOST_TOKENS
 from tests.real.watching import drive, impossible, source, until, watched

@@ -18,8 +18,8 @@ from ext_authz.clock import SystemClock
 from ext_authz.settings import Endpoint
 from ext_authz.snapshot import EndpointSample, Freshness, Staleness
 from ext_authz.telemetry.collector import Collector
-from ext_authz.telemetry.mappings import EngineMapping
-from ext_authz.telemetry.scrape import ScrapeSettings, ScrapeSource
+from ext_authz.telemetry.pages.mappings import EngineMapping
+from ext_authz.telemetry.sources.scrape import ScrapeSettings, ScrapeSource
 from tests.real.servers import ModelServer
 from tests.support.collecting import Heard
 

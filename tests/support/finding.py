@@ -10,7 +10,7 @@ from ext_authz.errors import TelemetryError
 from ext_authz.fleet import Fleet, Listeners
 from ext_authz.settings import DiscoverySettings, Pool, Settings, TelemetrySettings
 from ext_authz.snapshot import EndpointSample
-from ext_authz.telemetry.static import AssumeSettings
+from ext_authz.telemetry.sources.static import AssumeSettings
 from tests.support.collecting import VirtualTime
 from tests.support.settings import make_pool, make_settings
 

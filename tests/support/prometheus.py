@@ -16,8 +16,8 @@ import yaml
 from aiohttp import web
 
 from ext_authz.clock import SystemClock
-from ext_authz.telemetry.prometheus import PrometheusSource
-from ext_authz.telemetry.prometheus_settings import PrometheusSettings, PrometheusTarget
+from ext_authz.telemetry.sources.prometheus.settings import PrometheusSettings, PrometheusTarget
+from ext_authz.telemetry.sources.prometheus.source import PrometheusSource
 from tests.support.debian import unpacked
 from tests.support.processes import Process, answers_200
 from tests.support.scrape_rig import SETTINGS, ScrapeRig, page

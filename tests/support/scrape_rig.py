@@ -12,9 +12,9 @@ from aiohttp import web
 
 from ext_authz.settings import Endpoint
 from ext_authz.snapshot import EndpointSample, Report
-from ext_authz.telemetry.mappings import VLLM
-from ext_authz.telemetry.scrape import ScrapeSettings, ScrapeSource
+from ext_authz.telemetry.pages.mappings import VLLM
 from ext_authz.telemetry.source import PollSource
+from ext_authz.telemetry.sources.scrape import ScrapeSettings, ScrapeSource
 
 SETTINGS = ScrapeSettings(interval_s=0.05, timeout_s=0.8, max_page_bytes=200_000)
 FAULTS = (

@@ -22,7 +22,7 @@ from ext_authz.settings import (
     Tenant,
 )
 from ext_authz.snapshot import Staleness
-from ext_authz.telemetry.scrape import ScrapeSettings
+from ext_authz.telemetry.sources.scrape import ScrapeSettings
 
 
 def make_pool(name: str, *addresses: str, slots: int = 16, scheme: str = "http") -> Pool:

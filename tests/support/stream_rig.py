@@ -12,7 +12,7 @@ import grpc
 from google.protobuf.wrappers_pb2 import BytesValue
 from grpc import aio
 
-from ext_authz.telemetry.stream import METHOD, FeedbackServer, StreamSettings
+from ext_authz.telemetry.sources.feedback.stream import METHOD, FeedbackServer, StreamSettings
 from tests.support.feedback import HOME, OTHER, ManualClock, Reports
 from tests.support.scrape_rig import until
 

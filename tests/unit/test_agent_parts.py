@@ -9,11 +9,11 @@ import pytest
 from ext_authz.agent import RecentMean, keep_sending
 from ext_authz.errors import TelemetryError
 from ext_authz.snapshot import EndpointSample, Report
-from ext_authz.telemetry.exposition import parse_page
-from ext_authz.telemetry.feedback import decode
-from ext_authz.telemetry.feedback_send import Beats
-from ext_authz.telemetry.mappings import VLLM
-from ext_authz.telemetry.reading import Reading, read
+from ext_authz.telemetry.pages.exposition import parse_page
+from ext_authz.telemetry.pages.mappings import VLLM
+from ext_authz.telemetry.pages.reading import Reading, read
+from ext_authz.telemetry.sources.feedback.heartbeat import decode
+from ext_authz.telemetry.sources.feedback.send import Beats
 from tests.support.feedback import HOME, ManualClock
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from ext_authz.config import Loaded, load
 from ext_authz.settings import DiscoverySettings
-from ext_authz.telemetry.discovery_dns import DnsSettings
-from ext_authz.telemetry.discovery_kubernetes import KubernetesSettings
-from ext_authz.telemetry.discovery_targets import FileTargetsSettings, HttpTargetsSettings
+from ext_authz.telemetry.discovery.dns import DnsSettings
+from ext_authz.telemetry.discovery.kubernetes import KubernetesSettings
+from ext_authz.telemetry.discovery.targets import FileTargetsSettings, HttpTargetsSettings
 
 
 def loaded(tmp_path: Path, pool: str) -> Loaded:

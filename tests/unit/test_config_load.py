@@ -23,9 +23,9 @@ from ext_authz.settings import (
     TenantLimits,
     TypeRule,
 )
-from ext_authz.telemetry.prometheus_settings import PrometheusSettings
-from ext_authz.telemetry.scrape import ScrapeSettings
-from ext_authz.telemetry.stream import StreamSettings
+from ext_authz.telemetry.sources.feedback.stream import StreamSettings
+from ext_authz.telemetry.sources.prometheus.settings import PrometheusSettings
+from ext_authz.telemetry.sources.scrape import ScrapeSettings
 
 DATA = Path(__file__).parent.parent / "data" / "config"
 BAD = sorted(DATA.glob("bad_*.yaml"))

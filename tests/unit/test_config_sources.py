@@ -10,14 +10,14 @@ from ext_authz.clock import SystemClock
 from ext_authz.config import load
 from ext_authz.errors import ConfigError
 from ext_authz.settings import Settings
-from ext_authz.telemetry.nats import NatsSettings
-from ext_authz.telemetry.nvml import NvmlSettings
-from ext_authz.telemetry.orca_stream import OrcaSettings, OrcaStreamSettings
-from ext_authz.telemetry.prometheus_settings import PrometheusSettings
 from ext_authz.telemetry.registry import build_sources
-from ext_authz.telemetry.scrape import ScrapeSettings
-from ext_authz.telemetry.static import AssumeSettings
-from ext_authz.telemetry.stream import StreamSettings
+from ext_authz.telemetry.sources.feedback.nats import NatsSettings
+from ext_authz.telemetry.sources.feedback.stream import StreamSettings
+from ext_authz.telemetry.sources.nvml.source import NvmlSettings
+from ext_authz.telemetry.sources.orca.source import OrcaSettings, OrcaStreamSettings
+from ext_authz.telemetry.sources.prometheus.settings import PrometheusSettings
+from ext_authz.telemetry.sources.scrape import ScrapeSettings
+from ext_authz.telemetry.sources.static import AssumeSettings
 
 POOLS = """
   pools:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_authz.snapshot import DeviceSample
-from ext_authz.telemetry.dcgm import NAMES, Cards, Key, Xid, read_cards
-from ext_authz.telemetry.exposition import parse_page
-from ext_authz.telemetry.promql import DatedSeries
+from ext_authz.telemetry.pages.exposition import parse_page
+from ext_authz.telemetry.sources.prometheus.dcgm import NAMES, Cards, Key, Xid, read_cards
+from ext_authz.telemetry.sources.prometheus.promql import DatedSeries
 
 MIB = 1024 * 1024
 UTIL = "DCGM_FI_DEV_GPU_UTIL"

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from ext_authz.config.compile import load
-from ext_authz.telemetry.scrape import ScrapeSettings
-from ext_authz.telemetry.stream import StreamSettings
+from ext_authz.telemetry.sources.feedback.stream import StreamSettings
+from ext_authz.telemetry.sources.scrape import ScrapeSettings
 from loadtest.demo.feeding import Feed, hearing
 from loadtest.demo.forward import start
 from loadtest.demo.plan import DEMO

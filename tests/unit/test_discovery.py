@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_authz.errors import TelemetryError
-from ext_authz.telemetry.discovery import (
+from ext_authz.telemetry.discovery.endpoints import (
     MAX_ENDPOINTS,
     Found,
     LastKnown,

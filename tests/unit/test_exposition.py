@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from ext_authz.errors import TelemetryError
-from ext_authz.telemetry.exposition import (
+from ext_authz.telemetry.pages.exposition import (
     MAX_LABELS,
     MAX_SERIES,
     DropReason,
     Series,
     parse_page,
 )
-from ext_authz.telemetry.mappings import VLLM
+from ext_authz.telemetry.pages.mappings import VLLM
 
 PAGES = sorted((Path(__file__).parents[1] / "data" / "metrics").glob("*.txt"))
 OPENMETRICS = "Application/OpenMetrics-Text; version=1.0.0; charset=utf-8"

@@ -10,8 +10,8 @@ import pytest
 from ext_authz.errors import TelemetryError
 from ext_authz.fleet import RESTART_S, with_found
 from ext_authz.settings import DiscoverySettings
-from ext_authz.telemetry.nvml import NvmlSettings
-from ext_authz.telemetry.scrape import ScrapeSettings
+from ext_authz.telemetry.sources.nvml.source import NvmlSettings
+from ext_authz.telemetry.sources.scrape import ScrapeSettings
 from tests.support.finding import Told, Watched, assumed, finding
 from tests.support.settings import make_pool
 

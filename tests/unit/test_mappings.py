@@ -8,11 +8,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ext_authz.snapshot import ModelSample
-from ext_authz.telemetry.exposition import DropReason, parse_page
-from ext_authz.telemetry.mappings import ENGINES, VLLM, EngineMapping, Signal
-from ext_authz.telemetry.rates import Dated
-from ext_authz.telemetry.rates import sample as sample_between
-from ext_authz.telemetry.reading import Reading, read
+from ext_authz.telemetry.pages.exposition import DropReason, parse_page
+from ext_authz.telemetry.pages.mappings import ENGINES, VLLM, EngineMapping, Signal
+from ext_authz.telemetry.pages.rates import Dated
+from ext_authz.telemetry.pages.rates import sample as sample_between
+from ext_authz.telemetry.pages.reading import Reading, read
 
 PAGES = sorted((Path(__file__).parents[1] / "data" / "metrics").glob("*.txt"))
 VLLM_PAGES = [path for path in PAGES if path.stem.startswith("vllm")]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ext_authz.snapshot import EndpointSample, ModelSample
-from ext_authz.telemetry.exposition import parse_page
-from ext_authz.telemetry.mappings import ENGINES, Signal
-from ext_authz.telemetry.rates import Dated, sample
-from ext_authz.telemetry.reading import Reading, read
+from ext_authz.telemetry.pages.exposition import parse_page
+from ext_authz.telemetry.pages.mappings import ENGINES, Signal
+from ext_authz.telemetry.pages.rates import Dated, sample
+from ext_authz.telemetry.pages.reading import Reading, read
 from tests.support.engine_pages import BACKEND, DYNAMO, KSERVE, LMDEPLOY, TGI, TRTLLM
 
 DATA = Path(__file__).parents[1] / "data" / "metrics"

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ext_authz.telemetry.exposition import parse_page
-from ext_authz.telemetry.mappings import ENGINES, Signal
-from ext_authz.telemetry.rates import mean_execution_s, rate
-from ext_authz.telemetry.reading import Reading, read
+from ext_authz.telemetry.pages.exposition import parse_page
+from ext_authz.telemetry.pages.mappings import ENGINES, Signal
+from ext_authz.telemetry.pages.rates import mean_execution_s, rate
+from ext_authz.telemetry.pages.reading import Reading, read
 
 VLLM = ENGINES["vllm"]
 COUNTS = st.dictionaries(st.integers(0, 4), st.integers(0, 50) | st.just("NaN"), max_size=4)

@@ -8,10 +8,18 @@ from itertools import permutations
 import pytest
 
 from ext_authz.snapshot import ModelSample
-from ext_authz.telemetry.exposition import DropReason, merged, parse_page
-from ext_authz.telemetry.mappings import ENGINES, Combine, EngineMapping, Mean, Rule, Signal, Way
-from ext_authz.telemetry.rates import mean_execution_s
-from ext_authz.telemetry.reading import Reading, read
+from ext_authz.telemetry.pages.exposition import DropReason, merged, parse_page
+from ext_authz.telemetry.pages.mappings import (
+    ENGINES,
+    Combine,
+    EngineMapping,
+    Mean,
+    Rule,
+    Signal,
+    Way,
+)
+from ext_authz.telemetry.pages.rates import mean_execution_s
+from ext_authz.telemetry.pages.reading import Reading, read
 
 
 def reading(lines: Iterable[str], mapping: EngineMapping) -> Reading:

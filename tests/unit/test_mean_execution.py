@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ext_authz.telemetry.exposition import parse_page
-from ext_authz.telemetry.mappings import VLLM, Signal
-from ext_authz.telemetry.rates import mean_execution_s
-from ext_authz.telemetry.reading import Reading, read
+from ext_authz.telemetry.pages.exposition import parse_page
+from ext_authz.telemetry.pages.mappings import VLLM, Signal
+from ext_authz.telemetry.pages.rates import mean_execution_s
+from ext_authz.telemetry.pages.reading import Reading, read
 
 DATA = Path(__file__).parents[1] / "data" / "metrics"
 

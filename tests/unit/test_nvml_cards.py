@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from ext_authz.errors import TelemetryError
 from ext_authz.snapshot import DeviceSample
-from ext_authz.telemetry.nvml import NvmlSettings, NvmlSource
-from ext_authz.telemetry.nvml_cards import MAX_CARDS, MAX_REINIT_S, CardReader
+from ext_authz.telemetry.sources.nvml.cards import MAX_CARDS, MAX_REINIT_S, CardReader
+from ext_authz.telemetry.sources.nvml.source import NvmlSettings, NvmlSource
 
 CODES = st.sampled_from([0, 0, 0, 1, 2, 3, 4, 6, 13, 15, 16, 21, 999])
 CALLS = ["handle", "uuid", "utilization", "temperature", "clock", "reasons", "memory", "power"]

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from ext_authz.errors import TelemetryError
 from ext_authz.snapshot import EndpointSample, Report
-from ext_authz.telemetry.orca import (
+from ext_authz.telemetry.sources.orca.report import (
     MAX_HEADER_BYTES,
     MAX_METRICS,
     OrcaLoad,
     parse_binary_header,
     parse_header,
 )
-from ext_authz.telemetry.orca_wire import OrcaWire
+from ext_authz.telemetry.sources.orca.wire import OrcaWire
 
 WIRE = OrcaWire()
 # Written by the generated classes of another package: utilizations 0.5, 0.25 and 1.25, rps 7,

@@ -10,16 +10,16 @@ import pytest
 from ext_authz.clock import SystemClock
 from ext_authz.errors import TelemetryError
 from ext_authz.settings import DiscoverySettings
-from ext_authz.telemetry.discovery_dns import DnsSettings
-from ext_authz.telemetry.discovery_kubernetes import KubernetesSettings
-from ext_authz.telemetry.discovery_targets import FileTargetsSettings, HttpTargetsSettings
-from ext_authz.telemetry.nats import NatsSettings
-from ext_authz.telemetry.nvml import NvmlSettings
-from ext_authz.telemetry.prometheus_settings import PrometheusSettings, PrometheusTarget
+from ext_authz.telemetry.discovery.dns import DnsSettings
+from ext_authz.telemetry.discovery.kubernetes import KubernetesSettings
+from ext_authz.telemetry.discovery.targets import FileTargetsSettings, HttpTargetsSettings
 from ext_authz.telemetry.registry import Built, build_discovery, build_sources
-from ext_authz.telemetry.scrape import ScrapeSettings
-from ext_authz.telemetry.static import AssumeSettings
-from ext_authz.telemetry.stream import StreamSettings
+from ext_authz.telemetry.sources.feedback.nats import NatsSettings
+from ext_authz.telemetry.sources.feedback.stream import StreamSettings
+from ext_authz.telemetry.sources.nvml.source import NvmlSettings
+from ext_authz.telemetry.sources.prometheus.settings import PrometheusSettings, PrometheusTarget
+from ext_authz.telemetry.sources.scrape import ScrapeSettings
+from ext_authz.telemetry.sources.static import AssumeSettings
 from tests.support.settings import make_pool
 
 A, B = make_pool("a", "x:1", "x:2"), make_pool("b", "x:3")

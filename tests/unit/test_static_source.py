@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from ext_authz.snapshot import EndpointSample, Freshness, Report, Staleness
 from ext_authz.telemetry.merge import Merger
-from ext_authz.telemetry.static import Assumption, StaticSettings, StaticSource
+from ext_authz.telemetry.sources.static import Assumption, StaticSettings, StaticSource
 
 ADDRESS = "10.0.0.1:8000"
 

@@ -14,7 +14,7 @@ from ext_authz.clock import SystemClock
 from ext_authz.errors import TelemetryError
 from ext_authz.snapshot import DeviceSample, Report
 from ext_authz.telemetry.collector import Collector
-from ext_authz.telemetry.nvml import NvmlSettings, NvmlSource
+from ext_authz.telemetry.sources.nvml.source import NvmlSettings, NvmlSource
 from tests.support.scrape_rig import until
 
 

@@ -1,0 +1,1 @@
+"""Where endpoints are, when they come and go."""

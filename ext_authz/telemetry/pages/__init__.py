@@ -1,0 +1,1 @@
+"""Metrics pages: text to samples in the terms of an engine."""

@@ -1,0 +1,1 @@
+"""Everything that can tell the state of endpoints and devices."""

@@ -1,0 +1,1 @@
+"""Agents that stream heartbeats, over gRPC and NATS."""

@@ -1,0 +1,1 @@
+"""This host's cards, through the driver's library."""

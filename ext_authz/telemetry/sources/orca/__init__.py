@@ -1,0 +1,1 @@
+"""Load reports of the ORCA kind, in headers and streams."""
