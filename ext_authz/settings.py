@@ -122,7 +122,8 @@ class DiscoverySettings:
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Servers of the same models. `models` empty serves any name. `http2`: how Envoy speaks to
-    them, as gRPC inference servers need."""
+    them, as gRPC inference servers need. `instances` of a fixed-shape model run at once on each
+    endpoint."""
 
     name: str
     engine: str
@@ -132,6 +133,7 @@ class Pool:
     staleness: Staleness
     kv_guard_ratio: float
     http2: bool = False
+    instances: int = 1
     discovery: DiscoverySettings | None = None
 
     @property

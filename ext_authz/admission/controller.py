@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+from ext_authz.admission.answers import refusal, why_admitted
 from ext_authz.admission.endpoints import EndpointState, seat
 from ext_authz.admission.ledger import Ledger, Reservation
 from ext_authz.admission.policies import POLICIES, may_try_next
@@ -16,9 +17,8 @@ from ext_authz.admission.retry_after import hint
 from ext_authz.admission.selection import Choice, admits_blind, choose, choose_blind
 from ext_authz.admission.tenant_limits import Breach, TenantLimitBook
 from ext_authz.admission.view import Ask, PoolState, View
-from ext_authz.estimation.latency import wait_s
-from ext_authz.model import Decision, LimitState, Outcome, Reason, RetryHint, Verdict
-from ext_authz.settings import AdmissionSettings, FallbackAction
+from ext_authz.model import Decision, Outcome, Reason, RetryHint, Verdict
+from ext_authz.settings import AdmissionSettings, FallbackAction, Tenant
 from ext_authz.snapshot import EndpointSample
 
 # Stands in for the mean execution in a retry hint while nothing has finished yet.
@@ -55,7 +55,7 @@ class Controller:
                 first = view
             if view is not None and objection is None:
                 if index == 0:
-                    return self._admit(ask, view, False, _why_admitted(view), now)
+                    return self._admit(ask, view, False, why_admitted(view), now)
                 self._pressed(first, now)
                 return self._demote(ask, first, view, reason, now)
             objection = objection or Reason.NO_ENDPOINT
@@ -65,6 +65,24 @@ class Controller:
             if not may_try_next(ask, objection, self.settings.fallback):
                 break
         return self._enforced(ask, self._refuse(ask, told, reason, now), first, now)
+
+    def refuse_early(self, tenant: Tenant, now: float) -> Decision | None:
+        """The refusal that any request of `tenant` would get now, so that its body need not be
+        read; None if there is none, or if nothing is enforced."""
+        if not self.settings.enforce:
+            return None
+        self.tick(now)
+        breach = self._limits.look_early(tenant, self.ledger, now)
+        if breach is None:
+            return None
+        return Decision(
+            verdict=Verdict.REJECT,
+            reason=breach.reason,
+            would_be=Verdict.REJECT,
+            tenant=tenant.name,
+            retry=self._retry(tenant, breach.wait_s, breach.drain_per_s, now),
+            limit=breach.limit,
+        )
 
     def settle(self, outcome: Outcome, now: float) -> Reservation | None:
         """An admitted request ended: what was charged for it, None if its reservation is not
@@ -140,8 +158,7 @@ class Controller:
         execution_s = choice.endpoint.execution_s
         if execution_s is not None:
             view.execution_s = execution_s
-            slots = choice.endpoint.spec.max_concurrency
-            view.wait_s = wait_s(choice.occupied, slots, execution_s)
+            view.wait_s = choice.endpoint.wait_s(choice.occupied, execution_s, pool.spec)
         for policy in POLICIES:
             if (objection := policy(view)) is not None:
                 return view, objection
@@ -203,7 +220,7 @@ class Controller:
 
     def _refuse(self, ask: Ask, view: View | None, reason: Reason, now: float) -> Decision:
         if reason is Reason.TOO_LARGE:
-            return self._refusal(ask, view, reason, None, None)
+            return refusal(ask, view, reason, None, None)
         execution_s, slots = UNKNOWN_EXECUTION_S, 1.0
         if view is not None:
             execution_s = view.execution_s or execution_s
@@ -211,38 +228,17 @@ class Controller:
         # A slot of the flow's own share comes free this often.
         gap_s = execution_s / slots
         wait = gap_s + (view.wait_s if view is not None else 0.0)
-        retry = self._retry(ask, wait, 1.0 / gap_s, now)
+        retry = self._retry(ask.tenant, wait, 1.0 / gap_s, now)
         self._pressed(view, now, retry)
-        return self._refusal(ask, view, reason, retry, None)
+        return refusal(ask, view, reason, retry, None)
 
     def _refuse_by_limit(self, ask: Ask, breach: Breach, now: float) -> Decision:
-        retry = self._retry(ask, breach.wait_s, breach.drain_per_s, now)
-        return self._refusal(ask, None, breach.reason, retry, breach.limit)
+        retry = self._retry(ask.tenant, breach.wait_s, breach.drain_per_s, now)
+        return refusal(ask, None, breach.reason, retry, breach.limit)
 
-    def _refusal(
-        self,
-        ask: Ask,
-        view: View | None,
-        reason: Reason,
-        retry: RetryHint | None,
-        limit: LimitState | None,
-    ) -> Decision:
-        return Decision(
-            verdict=Verdict.REJECT,
-            reason=reason,
-            would_be=Verdict.REJECT,
-            tenant=ask.tenant.name,
-            type=ask.type.name,
-            model=ask.request.model,
-            estimate=ask.estimate,
-            retry=retry,
-            limit=limit,
-            evidence=None if view is None else view.evidence(),
-        )
-
-    def _retry(self, ask: Ask, wait: float, drain_per_s: float, now: float) -> RetryHint:
+    def _retry(self, tenant: Tenant, wait: float, drain_per_s: float, now: float) -> RetryHint:
         cap_s = self.settings.retry.cap_s
-        herd = self._limits.herd(ask.tenant.name).add(now, drain_per_s, cap_s)
+        herd = self._limits.herd(tenant.name).add(now, drain_per_s, cap_s)
         return hint(wait, herd, drain_per_s, cap_s, self._rng)
 
     def _pressed(self, view: View | None, now: float, retry: RetryHint | None = None) -> None:
@@ -284,9 +280,3 @@ class Controller:
                 pool.shares.resize(spec.slots)
             self._pools[spec.name] = pool
         seat(self._endpoints.values())
-
-
-def _why_admitted(view: View) -> Reason:
-    if view.fallback:
-        return Reason.TELEMETRY_FALLBACK
-    return Reason.IDLE_ENDPOINT if view.occupied < 0.5 else Reason.HEADROOM

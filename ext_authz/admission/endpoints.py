@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import exp, inf
 
-from ext_authz.estimation.latency import ExecutionMean
-from ext_authz.settings import Endpoint
+from ext_authz.estimation.latency import FIXED_SHAPE, ExecutionMean, fixed_wait_s, wait_s
+from ext_authz.settings import Endpoint, Pool
 from ext_authz.snapshot import EndpointSample, Staleness
 
 # Gauges are noisy from scrape to scrape; half a second is short against a request and long
@@ -116,6 +116,13 @@ class EndpointState:
             # What we admitted ourselves is known, however old the gauges are.
             load = max(believed, float(self.own))
         return load
+
+    def wait_s(self, in_flight: float, execution_s: float, pool: Pool) -> float:
+        """Expected wait of one more request behind `in_flight`, by the kind of `pool`'s engine."""
+        if pool.engine in FIXED_SHAPE:
+            mean_batch = self.sample.mean_batch if self.sample else None
+            return fixed_wait_s(in_flight, pool.instances, mean_batch, execution_s)
+        return wait_s(in_flight, self.spec.max_concurrency, execution_s)
 
     def finished(self, seconds: float, now: float) -> None:
         """One of our requests completed after `seconds`, with the clocks as they are."""

@@ -83,22 +83,27 @@ class TenantLimitBook:
         """The tenant's refused requests that are expected back."""
         return self._accounts[tenant].herd
 
+    def look_early(self, tenant: Tenant, ledger: Ledger, now: float) -> Breach | None:
+        """The first limit that any request of the tenant would break, whatever it asks for."""
+        cap = tenant.limits.max_concurrent
+        if cap is not None and ledger.by_tenant[tenant.name] >= cap:
+            return _concurrency(Reason.TENANT_CONCURRENCY, cap)
+        bucket = self._accounts[tenant.name].requests
+        if bucket is not None and (wait_s := bucket.wait_s(1.0, now)) > 0.0:
+            return _rate(Reason.REQUEST_RATE, "requests", bucket, 1.0, wait_s)
+        return None
+
     def look(
         self, tenant: Tenant, type_: RequestType, tokens: int, ledger: Ledger, now: float
     ) -> Breach | None:
         """The first limit that this request would break, if any."""
-        in_flight = ledger.by_tenant[tenant.name]
-        cap = tenant.limits.max_concurrent
-        if cap is not None and in_flight >= cap:
-            return _concurrency(Reason.TENANT_CONCURRENCY, cap)
+        breach = self.look_early(tenant, ledger, now)
+        if breach is not None:
+            return breach
         cap = type_.max_concurrent
         if cap is not None and ledger.by_type[type_.name] >= cap:
             return _concurrency(Reason.TYPE_CONCURRENCY, cap)
-        account = self._accounts[tenant.name]
-        bucket = account.requests
-        if bucket is not None and (wait_s := bucket.wait_s(1.0, now)) > 0.0:
-            return _rate(Reason.REQUEST_RATE, "requests", bucket, 1.0, wait_s)
-        bucket = account.tokens
+        bucket = self._accounts[tenant.name].tokens
         if bucket is not None and (wait_s := bucket.wait_s(tokens, now)) > 0.0:
             return _rate(Reason.TOKEN_RATE, "tokens", bucket, bucket.charge_for(tokens), wait_s)
         return None

@@ -185,6 +185,7 @@ def _pool(pool: PoolBody, stale_s: float, base: Path) -> Pool:
         ),
         kv_guard_ratio=pool.kv_guard,
         http2=pool.http2,
+        instances=pool.instances,
         discovery=None
         if discover is None
         else discovery_settings(discover, pool.max_concurrency, base),

@@ -150,6 +150,7 @@ class PoolBody(Section):
     staleness: StalenessBody = StalenessBody()
     kv_guard: Annotated[float, number(0, 1, above=True)] = 0.85
     http2: Flag = False
+    instances: Annotated[int, whole(1, 1024)] = 1
 
 
 class LimitsBody(Section):

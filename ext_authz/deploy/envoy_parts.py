@@ -47,6 +47,11 @@ LISTENER = """\
         normalize_path: true
         merge_slashes: true
         upgrade_configs: [{upgrade_type: websocket}]
+        # What one HTTP/2 connection may make this process hold before anybody checked its key.
+        http2_protocol_options:
+          max_concurrent_streams: 100
+          initial_stream_window_size: 65536
+          initial_connection_window_size: 1048576
         # A client that never finishes its headers, and a stream on which nothing moves.
         request_headers_timeout: 10s
         stream_idle_timeout: 300s

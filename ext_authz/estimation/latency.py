@@ -2,13 +2,16 @@
 
 PURE. Continuous batching runs up to `slots` requests at once and queues the rest first come
 first served, so with n in flight the next one waits for n - slots + 1 completions, which come
-at slots per mean execution time.
+at slots per mean execution time. A fixed-shape model runs one batch at a time on each instance,
+so what is before a request is worked off at instances x mean batch per batch time.
 """
 
 from __future__ import annotations
 
 from math import exp, inf
 
+# Engines that run models of fixed shape, one batch an instance.
+FIXED_SHAPE = frozenset({"triton"})
 # A mean over the last seconds: long against one request, short against a thermal step.
 MEMORY_S = 5.0
 # Outcomes stand in only while the engine itself reports nothing.
@@ -18,6 +21,18 @@ ENGINE_WORD_S = 30.0
 def wait_s(in_flight: float, slots: int, execution_s: float) -> float:
     """Expected wait of one more request in an engine that holds `in_flight` already."""
     return max(0.0, in_flight - slots + 1.0) * execution_s / slots
+
+
+def fixed_wait_s(
+    in_flight: float, instances: int, mean_batch: float | None, batch_s: float
+) -> float:
+    """Expected wait of one more request at a fixed-shape model with dynamic batching.
+
+    What does not run is the queue; it is worked off in batches. `batch_s` is the time of one,
+    which every request in it is charged; an unknown mean batch counts as one request.
+    """
+    at_once = instances * max(1.0, mean_batch or 1.0)
+    return max(0.0, in_flight - at_once) * batch_s / at_once
 
 
 class ExecutionMean:

@@ -76,6 +76,9 @@ class Gate:
         if self._requests.is_given_up(request_id):
             return _GIVEN_UP, api_of(call)
         tenant = admission.tenants[who.tenant]
+        refused = self.controller.refuse_early(tenant, now)
+        if refused is not None:
+            return refused, api_of(call)
         request = parse(call)
         if request.partial:
             self.metrics.count("partial_bodies")

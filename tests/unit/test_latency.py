@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ext_authz.estimation.latency import ENGINE_WORD_S, MEMORY_S, ExecutionMean, wait_s
+from ext_authz.estimation.latency import (
+    ENGINE_WORD_S,
+    MEMORY_S,
+    ExecutionMean,
+    fixed_wait_s,
+    wait_s,
+)
 
 
 @pytest.mark.parametrize(
@@ -88,3 +94,21 @@ def test_the_mean_stays_among_what_was_seen(script: list[tuple[float, float]]) -
     seen = [seconds for seconds, _ in script]
     assert mean.value_s is not None
     assert min(seen) - 1e-9 <= mean.value_s <= max(seen) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "instances", "mean_batch", "expected_s"),
+    [
+        (0.0, 1, None, 0.0),
+        (1.0, 1, None, 0.0),
+        (9.0, 1, 1.0, 0.4),
+        (20.0, 1, 4.0, 0.2),
+        (20.0, 2, 4.0, 0.075),
+        (20.0, 1, 0.0, 0.95),
+    ],
+)
+def test_the_wait_at_a_fixed_shape_model(
+    in_flight: float, instances: int, mean_batch: float | None, expected_s: float
+) -> None:
+    """Worked numbers at 50 ms a batch: what does not run is worked off in batches."""
+    assert fixed_wait_s(in_flight, instances, mean_batch, 0.05) == pytest.approx(expected_s)

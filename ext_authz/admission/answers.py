@@ -1,0 +1,38 @@
+"""What a decision says, apart from what it changes.
+
+PURE.
+"""
+
+from __future__ import annotations
+
+from ext_authz.admission.view import Ask, View
+from ext_authz.model import Decision, LimitState, Reason, RetryHint, Verdict
+
+
+def refusal(
+    ask: Ask,
+    view: View | None,
+    reason: Reason,
+    retry: RetryHint | None,
+    limit: LimitState | None,
+) -> Decision:
+    """The decision that refuses `ask`; `view` is what was looked at, if anything was."""
+    return Decision(
+        verdict=Verdict.REJECT,
+        reason=reason,
+        would_be=Verdict.REJECT,
+        tenant=ask.tenant.name,
+        type=ask.type.name,
+        model=ask.request.model,
+        estimate=ask.estimate,
+        retry=retry,
+        limit=limit,
+        evidence=None if view is None else view.evidence(),
+    )
+
+
+def why_admitted(view: View) -> Reason:
+    """The reason of a request that no rule objected to."""
+    if view.fallback:
+        return Reason.TELEMETRY_FALLBACK
+    return Reason.IDLE_ENDPOINT if view.occupied < 0.5 else Reason.HEADROOM
