@@ -85,15 +85,7 @@ def gate_config(plan: Plan, backends: tuple[Backend, ...], ports: dict[str, int]
                 }
                 for name, endpoints in pools.items()
             ],
-            "tenants": [
-                {
-                    "name": name,
-                    "api_key_sha256": [hashlib.sha256(load.key.encode()).hexdigest()],
-                    "weight": load.weight,
-                    "type": load.type,
-                }
-                for name, load in plan.loads.items()
-            ],
+            "tenants": _tenants(plan),
             "edge": {"listen": f"127.0.0.1:{ports['edge']}"},
             "server": {
                 "grpc_listen": f"127.0.0.1:{ports['grpc']}",
@@ -101,6 +93,18 @@ def gate_config(plan: Plan, backends: tuple[Backend, ...], ports: dict[str, int]
             },
         }
     }
+
+
+def _tenants(plan: Plan) -> list[Config]:
+    return [
+        {
+            "name": name,
+            "api_key_sha256": [hashlib.sha256(load.key.encode()).hexdigest()],
+            "weight": load.weight,
+            "type": load.type,
+        }
+        for name, load in plan.loads.items()
+    ]
 
 
 def start_backends(plan: Plan, work: Path, stack: ExitStack) -> tuple[Backend, ...]:
