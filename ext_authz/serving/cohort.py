@@ -16,6 +16,9 @@ from typing import Any, Protocol
 # enough to start at once. Both measured: fewer turns gather nothing, more only cost.
 QUIET_TURNS = 5
 ENOUGH = 16
+# What the first of a cohort waits at the most. Turns are quick only while nothing else is done in
+# them: with a hundred endpoints to scrape each can take a millisecond.
+LONGEST_S = 0.0005
 
 Check = Callable[[bytes, float | None], Awaitable[bytes]]
 
@@ -40,6 +43,7 @@ class Cohorts:
         # The loop itself keeps no task alive.
         self._deciding: set[asyncio.Task[None]] = set()
         self._waiting: list[tuple[bytes, Deadline, asyncio.Future[bytes]]] = []
+        self._until_s = 0.0
 
     async def check(self, request: bytes, deadline: Deadline) -> bytes:
         """The answer to `request`, decided with its cohort; raises what `check` raises.
@@ -50,13 +54,15 @@ class Cohorts:
         answer: asyncio.Future[bytes] = loop.create_future()
         self._waiting.append((request, deadline, answer))
         if len(self._waiting) == 1:
+            self._until_s = loop.time() + LONGEST_S
             loop.call_soon(self._turn, loop, 1, QUIET_TURNS)
         return await answer
 
     def _turn(self, loop: asyncio.AbstractEventLoop, seen: int, turns: int) -> None:
         """One turn of the loop is over, after which `seen` were waiting the last time."""
         count = len(self._waiting)
-        if count >= ENOUGH or (count == seen and turns == 0):
+        quiet = count == seen and turns == 0
+        if quiet or count >= ENOUGH or loop.time() >= self._until_s:
             self._decide(loop)
         elif count > seen:
             loop.call_soon(self._turn, loop, count, QUIET_TURNS)

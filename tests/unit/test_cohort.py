@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ext_authz.serving.cohort import ENOUGH, Cohorts
+from ext_authz.serving.cohort import ENOUGH, LONGEST_S, Cohorts
 
 
 class Caller:
@@ -160,3 +160,19 @@ async def test_time_is_read_when_decided() -> None:
     caller.remaining_s = 0.25
     await call
     assert recorder.remaining == [0.25]
+
+
+async def test_a_busy_loop_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where turns take long, the first of a cohort is decided though others keep coming."""
+    recorder = Recorder()
+    loop = asyncio.get_running_loop()
+    started_s = loop.time()
+    turns = 0
+    monkeypatch.setattr(loop, "time", lambda: started_s + turns * LONGEST_S)
+    calls = [asyncio.ensure_future(recorder.call(b"first"))]
+    while "decide first" not in recorder.events:
+        await asyncio.sleep(0)
+        turns += 1
+        assert turns <= 3, recorder.events
+        calls.append(asyncio.ensure_future(recorder.call(b"next")))
+    await asyncio.gather(*calls)

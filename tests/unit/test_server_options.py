@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from ext_authz.serving.server import (
     ACCESS_LOG,
     AUTHORIZATION,
     COLLECT_AFTER,
+    SWITCH_S,
     GrpcHost,
     is_worth_logging,
     options,
@@ -162,14 +164,17 @@ async def test_drain_is_bounded() -> None:
             await check
 
 
-async def test_the_collector_is_left_as_it_was() -> None:
-    """While it serves a host collects cycles less often; then the process is as before."""
-    before = gc.get_threshold()
+async def test_the_interpreter_is_left_as_it_was() -> None:
+    """While it serves a host collects cycles less often and lets its threads in sooner; then the
+    process is as before."""
+    before, switch_s = gc.get_threshold(), sys.getswitchinterval()
     host = Host()
     await host.host.start()
     assert gc.get_threshold() == (COLLECT_AFTER, *before[1:])
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
     await host.host.drain()
     assert gc.get_threshold() == before
+    assert sys.getswitchinterval() == pytest.approx(switch_s)
 
 
 def test_only_callers_that_left_are_kept_out_of_the_log() -> None:
