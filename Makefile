@@ -13,8 +13,8 @@ help: ## list the targets
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "Python 3.11 to 3.13 is needed, this is %d.%d; say make PYTHON=python3.12" % v)'
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/pip install -qq --disable-pip-version-check -r requirements.lock
+	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: $(READY) ## the same overload, gate off and on (COMPARE=1: also the best static limit; CUT=1: also blind; KILL=scrape|stream: lose a source in mid-run)
