@@ -68,9 +68,10 @@ async def test_a_target_file_gains_and_loses_an_endpoint(tmp_path: Path) -> None
             await eventually(lambda: first.served > 5)
             # Work that is still there when its endpoint has gone.
             first.gate.clear()
+            await eventually(lambda: first.active > 0)
             write_targets(targets, first, second)
             await fresh(stack, first, second)
-            await eventually(lambda: second.served > 5 and first.active > 0)
+            await eventually(lambda: second.served > 5, within_s=15.0)
             on_first = first.active
             write_targets(targets, second)
             await fresh(stack, second)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.engine import PAGE
 from tests.support.processes import eventually
 from tests.support.stack import KEYS, Stack, engine_stack
 
@@ -70,6 +71,8 @@ async def test_slow_preflights_take_nobodys_place(tmp_path: Path) -> None:
     """A server that does not answer them holds a few and no more; callers with a key get in."""
     async with engine_stack(tmp_path) as up, AsyncExitStack() as open_ones:
         up.primary.gate.clear()
+        # An engine does not count a preflight among what it runs.
+        up.primary.page = PAGE.format(running=0, waiting=0)
         held = [
             await open_ones.enter_async_context(_sent(up.stack, PREFLIGHT + b"\r\n"))
             for _ in range(12)
