@@ -69,10 +69,12 @@ def _plots(runs: list[tuple[str, list[Point]]], plan: Plan) -> bytes:
             latencies.plot(
                 [p.started_s for p in answered], [p.latency_s for p in answered], ".", ms=3
             )
-        rates.set(title=f"{title}: answered in time, by second of arrival", ylabel="requests/s")
+        rates.set_title(f"{title}: answered in time, by second of arrival", fontsize=9)
+        rates.set_ylabel("requests/s")
         rates.legend(loc="upper right")
         latencies.axhline(plan.slo_s, color="black", linewidth=0.8)
-        latencies.set(title=f"{title}: latency, and the promise", ylabel="s", ylim=(0, None))
+        latencies.set_title(f"{title}: latency, and the promise", fontsize=9)
+        latencies.set(ylabel="s", ylim=(0, None))
     for axes in grid[-1]:
         axes.set_xlabel("s")
     buffer = io.BytesIO()
