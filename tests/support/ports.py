@@ -1,13 +1,5 @@
 """Free loopback ports."""
 
-from __future__ import annotations
+from loadtest.processes import free_port
 
-import socket
-
-
-def free_port() -> int:
-    """A TCP port on 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+__all__ = ["free_port"]

@@ -1,77 +1,14 @@
-"""Child processes: output kept, waited for on a condition, ended by their own pid."""
+"""Child processes, and waiting on a condition instead of on time."""
 
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
-from types import TracebackType
-from typing import Self
+from collections.abc import Awaitable, Callable
 
+from loadtest.processes import Process, answers_200
 
-class Process:
-    """One child process. Its output goes to `log`; leaving the context ends it."""
-
-    def __init__(self, command: Sequence[str], log: Path) -> None:
-        self.log = log
-        with log.open("wb") as sink:
-            self._child = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
-
-    def output(self) -> str:
-        """What it has printed so far."""
-        return self.log.read_text(errors="replace")
-
-    def wait_ready(self, ready: Callable[[], bool], within_s: float = 15.0) -> None:
-        """Block until `ready`; raise with the output if it ends first or takes too long."""
-        deadline = time.monotonic() + within_s
-        while not ready():
-            if self._child.poll() is not None:
-                raise RuntimeError(f"ended with {self._child.returncode}:\n{self.output()}")
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"not ready within {within_s} s:\n{self.output()}")
-            time.sleep(0.02)
-
-    def wait(self, within_s: float = 15.0) -> int:
-        """Its exit status, once it has ended by itself."""
-        return self._child.wait(within_s)
-
-    def stop(self, within_s: float = 5.0) -> None:
-        """Ask it to end, then make it."""
-        if self._child.poll() is None:
-            self._child.terminate()
-            try:
-                self._child.wait(within_s)
-            except subprocess.TimeoutExpired:
-                self._child.kill()
-                self._child.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-
-def answers_200(url: str) -> bool:
-    """Whether a GET of `url` answers 200 at once; any failure is a no."""
-    try:
-        with urllib.request.urlopen(url, timeout=1.0) as reply:  # noqa: S310  # loopback only
-            return bool(reply.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
+__all__ = ["Process", "answers_200", "eventually"]
 
 
 async def eventually(
