@@ -146,15 +146,26 @@ class InferenceRequest:
 
 @value
 class WorkEstimate:
-    """What a request is expected to cost, all its sequences together."""
+    """What a request is expected to cost, all its sequences together.
+
+    `output_tokens` are expected; it may put out up to `most_output_tokens`, which is never less.
+    `kv_bytes` is what its `kv_tokens` fill, where the shape of the model is known.
+    """
 
     prompt_tokens: int
     output_tokens: int
+    most_output_tokens: int = 0
+    kv_bytes: float | None = None
 
     @property
     def tokens(self) -> int:
-        """Prompt and output: the charge against token limits, and the KV cells it may fill."""
+        """Prompt and expected output: the charge against token limits."""
         return self.prompt_tokens + self.output_tokens
+
+    @property
+    def kv_tokens(self) -> int:
+        """The KV cells it may fill."""
+        return self.prompt_tokens + max(self.output_tokens, self.most_output_tokens)
 
 
 @value
@@ -215,8 +226,24 @@ class Decision:
 
 
 @value
+class Usage:
+    """What an engine counted of one request; `ttft_s` from its arrival to the first token.
+    Unknown is None."""
+
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    ttft_s: float | None = None
+
+
+@value
 class Outcome:
-    """How an admitted request ended, as the access log tells it. `duration_s` is end to end."""
+    """How an admitted request ended, as the access log tells it.
+
+    `duration_s` is end to end, `ended_s` (monotonic) when that was: earlier than the entry came,
+    unknown where the log gives no times. `status` is HTTP's, `grpc_status` that of a gRPC answer's
+    trailers. `timed_out`: the proxy or the client's deadline ended it. `response_bytes` is the body
+    sent; `usage` what the engine itself counted, where a tap on the response has read it.
+    """
 
     reservation_id: str
     status: int
@@ -224,3 +251,17 @@ class Outcome:
     upstream: str | None
     client_left: bool = False
     upstream_reset: bool = False
+    timed_out: bool = False
+    grpc_status: int | None = None
+    ended_s: float | None = None
+    response_bytes: int = 0
+    usage: Usage | None = None
+
+    @property
+    def completed(self) -> bool:
+        """Whether it was served to its end: only that teaches how long things take."""
+        return (
+            200 <= self.status < 300
+            and not (self.client_left or self.upstream_reset or self.timed_out)
+            and not self.grpc_status
+        )

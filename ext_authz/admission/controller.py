@@ -91,10 +91,7 @@ class Controller:
         if reservation is None:
             return None
         reservation.release()
-        completed = 200 <= outcome.status < 300 and not (
-            outcome.client_left or outcome.upstream_reset
-        )
-        if completed:
+        if outcome.completed:
             reservation.endpoint.finished(outcome.duration_s, now)
         return reservation
 
