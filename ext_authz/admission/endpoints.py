@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import exp, inf
 
-from ext_authz.estimation.latency import FIXED_SHAPE, ExecutionMean, fixed_wait_s, wait_s
+from ext_authz.estimation.latency.queueing import FIXED_SHAPE, ExecutionMean, fixed_wait_s, wait_s
 from ext_authz.settings import Endpoint, Pool
 from ext_authz.snapshot import EndpointSample, Staleness
 

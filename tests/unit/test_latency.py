@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ext_authz.estimation.latency import (
+from ext_authz.estimation.latency.queueing import (
     ENGINE_WORD_S,
     MEMORY_S,
     ExecutionMean,
