@@ -6,6 +6,7 @@ state once, at the end: a refusal consumes nothing and no undo path exists.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
@@ -26,12 +27,16 @@ UNKNOWN_EXECUTION_S = 1.0
 
 
 class Controller:
-    """Decides for one process. Everything it holds is bounded by configuration and slots."""
+    """Decides for one process. Everything it holds is bounded by configuration and slots.
+
+    `on_expired` gets each reservation that was ended by its lease.
+    """
 
     def __init__(self, settings: AdmissionSettings, rng: Random, now: float) -> None:
         self.settings = settings
         self.ledger = Ledger()
         self.expired_total = 0
+        self.on_expired: Callable[[Reservation], None] = lambda _: None
         self._rng = rng
         self._limits = TenantLimitBook(settings.tenants, now)
         self._endpoints: dict[str, EndpointState] = {}
@@ -122,6 +127,7 @@ class Controller:
         while (reservation := self.ledger.expired(now)) is not None:
             self.expired_total += 1
             reservation.release()
+            self.on_expired(reservation)
 
     def reconfigure(self, settings: AdmissionSettings, now: float) -> None:
         """Swap settings. Reservations, buckets, shares and what was learned stay."""

@@ -64,6 +64,11 @@ class Ledger:
         self.by_tenant[reservation.tenant] += 1
         self.by_type[reservation.type] += 1
 
+    def find(self, reservation_id: str) -> Reservation | None:
+        """The open reservation of that id, if there is one."""
+        entry = self._open.get(reservation_id)
+        return None if entry is None else entry[0]
+
     def renew(self, reservation_id: str, now: float) -> bool:
         """Extend a lease from `now`; False if nothing of that id is open."""
         entry = self._open.pop(reservation_id, None)

@@ -153,9 +153,10 @@ access_log:
       buffer_flush_interval: $flush
       # Also the cap beyond which entries are dropped without a word.
       buffer_size_bytes: 1048576
-    # What a server says of its load: plain, or as a message in base64.
-    additional_response_headers_to_log: [endpoint-load-metrics, endpoint-load-metrics-bin]
-    additional_response_trailers_to_log: [endpoint-load-metrics, endpoint-load-metrics-bin]
+    # What a server says of its load: plain, or as a message in base64. How a gRPC call ended,
+    # which stands among the headers if it failed at once.
+    additional_response_headers_to_log: [endpoint-load-metrics, endpoint-load-metrics-bin, grpc-status]
+    additional_response_trailers_to_log: [endpoint-load-metrics, endpoint-load-metrics-bin, grpc-status]
 """  # noqa: E501
 
 ROUTES = """\

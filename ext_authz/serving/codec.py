@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -19,6 +19,7 @@ from ext_authz.serving.answers import (
     varying_headers,
 )
 from ext_authz.serving.entries import AccessLogEntry, read_entry
+from ext_authz.serving.log_frames import compile_frames, entry_class
 from ext_authz.serving.metadata import MetadataWriter
 from ext_authz.serving.wire import Wire
 
@@ -43,7 +44,6 @@ class Codec:
     """Decodes and encodes the messages of the two services.
 
     `retry_cap_s` is only a backstop, in seconds: a `RetryHint` was capped where it was made.
-    `unidentified_entries` counts the access-log entries without a decision's id.
     """
 
     def __init__(self, wire: Wire, retry_cap_s: float = 3600.0) -> None:
@@ -52,13 +52,13 @@ class Codec:
         self._check_request = wire.check_request
         # Any: the classes exist only at run time, no stub describes their fields.
         self._check_response: Any = wire.check_response
-        self._access_logs = wire.access_logs
+        self._frames: Any = compile_frames(wire.access_logs)
+        self._entry: Any = entry_class(wire.access_logs)
         self._retry_cap_s = retry_cap_s
         self._allowed: dict[_AllowKey, bytes] = {}
         self._refused: dict[tuple[Reason, Api], bytes] = {}
         self._metadata = MetadataWriter()
         self._log_reply = wire.access_logs_reply().SerializeToString()
-        self.unidentified_entries = 0
 
     def decode_check(self, data: bytes) -> HttpCall:
         """The HTTP request inside a serialised CheckRequest.
@@ -88,21 +88,25 @@ class Codec:
         # Protobuf joins messages whose bytes are joined.
         return self._permission(decision, call) + self._metadata.write(decision)
 
-    def decode_access_log(self, data: bytes) -> tuple[AccessLogEntry, ...]:
-        """The HTTP entries of one StreamAccessLogsMessage that belong to a decision.
+    def split_access_log(self, data: bytes) -> Sequence[bytes]:
+        """The HTTP entries of one StreamAccessLogsMessage, for `decode_entry`.
 
-        Others are skipped and counted in `unidentified_entries`. Raises CodecError if `data`
-        cannot be decoded.
+        Raises CodecError if `data` cannot be taken apart.
         """
         try:
-            message: Any = self._access_logs.FromString(data)
+            entries: Sequence[bytes] = self._frames.FromString(data).http_logs.log_entry
         except DecodeError as error:
             raise CodecError("undecodable access log") from error
-        entries = message.http_logs.log_entry
-        read = tuple(entry for entry in map(read_entry, entries) if entry is not None)
-        skipped = len(entries) - len(read) + len(message.tcp_logs.log_entry)
-        self.unidentified_entries += skipped
-        return read
+        return entries
+
+    def decode_entry(self, data: bytes) -> AccessLogEntry | None:
+        """One entry; None if no booking can be behind it. Raises CodecError if it cannot be
+        decoded."""
+        try:
+            entry = self._entry.FromString(data)
+        except DecodeError as error:
+            raise CodecError("undecodable access-log entry") from error
+        return read_entry(entry)
 
     def empty_access_log_response(self) -> bytes:
         """The serialised StreamAccessLogsResponse, which says nothing."""

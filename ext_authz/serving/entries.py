@@ -1,4 +1,4 @@
-"""What the access log tells of a finished or running request. See `Codec.decode_access_log`."""
+"""What the access log tells of a finished or running request. See `Codec.decode_entry`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,21 @@ _METADATA_NAMESPACE = "envoy.filters.http.ext_authz"
 # envoy.data.accesslog.v3.AccessLogType
 _NOT_SET, _DOWNSTREAM_PERIODIC, _DOWNSTREAM_END = 0, 5, 6
 _CLIENT_LEFT_DETAILS = frozenset({"downstream_remote_disconnect", "http2.remote_reset"})
+# Who closed the request because of the time: response_code_details of Envoy.
+_TIMED_OUT_DETAILS = frozenset(
+    {
+        "upstream_response_timeout",
+        "upstream_per_try_timeout",
+        "upstream_max_stream_duration_reached",
+        "max_duration_timeout",
+        "request_overall_timeout",
+        "stream_idle_timeout",
+    }
+)
+_GRPC_STATUS = "grpc-status"
+# google.rpc.Code
+_DEADLINE_EXCEEDED = 4
+_STATUS_DIGITS = 4
 _REFUSED_DETAILS = frozenset({"ext_authz_denied", "local_rate_limited", "request_rate_limited"})
 
 
@@ -21,10 +36,13 @@ class AccessLogEntry:
     In the second case `decision_id` is empty and Envoy's `request_id` is all there is to join by.
 
     `final` entries end the request; `periodic` ones only show that it still runs. `status` is
-    the HTTP status the client got, 0 if none. `duration_s` is from the first byte in to the last
-    byte out. `upstream` is host:port, an IPv6 host in brackets; None if no server was reached.
-    `load_report` is what that server said of its load in a header or trailer (ORCA), unread, and
-    `report_age_s` how long before the end of the request that was.
+    the HTTP status the client got, 0 if none; `grpc_status` that of a gRPC answer, from its
+    trailers. `duration_s` is from the first byte in to the last byte out, 0 where the log tells no
+    times; `sent_after_s` from the first byte in until the first was sent to a server, None if none
+    was. `timed_out`: Envoy ended it for the time it took, or the server because the client's
+    deadline was over. `upstream` is host:port, an IPv6 host in brackets; None if no server was
+    reached. `load_report` is what that server said of its load in a header or trailer (ORCA),
+    unread, and `report_age_s` how long before the end of the request that was.
     """
 
     decision_id: str
@@ -39,6 +57,9 @@ class AccessLogEntry:
     request_id: str = ""
     load_report: str | None = None
     report_age_s: float = 0.0
+    timed_out: bool = False
+    grpc_status: int | None = None
+    sent_after_s: float | None = None
 
 
 def read_entry(entry: Any) -> AccessLogEntry | None:
@@ -52,8 +73,10 @@ def read_entry(entry: Any) -> AccessLogEntry | None:
         return _read_unanswered(entry)
     kind = common.access_log_type
     response = entry.response
-    client_left, upstream_reset = _broken_off(common)
+    client_left, upstream_reset, timed_out = _broken_off(common)
     report, report_age_s = _load_report(common, response)
+    grpc_status = _grpc_status(response)
+    details = response.response_code_details
     return AccessLogEntry(
         decision_id=decision_id,
         status=response.response_code.value,
@@ -63,11 +86,14 @@ def read_entry(entry: Any) -> AccessLogEntry | None:
         or (kind == _NOT_SET and common.intermediate_log_entry),
         duration_s=_duration_s(common),
         upstream=_address(common.upstream_remote_address),
-        client_left=client_left or response.response_code_details in _CLIENT_LEFT_DETAILS,
+        client_left=client_left or details in _CLIENT_LEFT_DETAILS,
         upstream_reset=upstream_reset,
         response_bytes=response.response_body_bytes,
         load_report=report,
         report_age_s=report_age_s,
+        timed_out=timed_out or details in _TIMED_OUT_DETAILS or grpc_status == _DEADLINE_EXCEEDED,
+        grpc_status=grpc_status,
+        sent_after_s=_sent_after_s(common),
     )
 
 
@@ -83,7 +109,7 @@ def _read_unanswered(entry: Any) -> AccessLogEntry | None:
     request_id = entry.request.request_id
     if not request_id or details in _REFUSED_DETAILS:
         return None
-    client_left, _ = _broken_off(common)
+    client_left, _, _ = _broken_off(common)
     return AccessLogEntry(
         decision_id="",
         status=response.response_code.value,
@@ -121,10 +147,26 @@ def _since_answer_s(common: Any) -> float:
     return max(0.0, _duration_s(common) - float(first.seconds + first.nanos / 1e9))
 
 
-def _broken_off(common: Any) -> tuple[bool, bool]:
-    """Whether the flags say so of the client, and of the server."""
+def _grpc_status(response: Any) -> int | None:
+    """The status of a gRPC answer; one that fails at once has it among its headers."""
+    for fields in (response.response_trailers, response.response_headers):
+        text = fields.get(_GRPC_STATUS) if fields else None
+        if text and text.isascii() and text.isdigit() and len(text) <= _STATUS_DIGITS:
+            return int(text)
+    return None
+
+
+def _sent_after_s(common: Any) -> float | None:
+    if not common.HasField("time_to_first_upstream_tx_byte"):
+        return None
+    first = common.time_to_first_upstream_tx_byte
+    return max(0.0, float(first.seconds + first.nanos / 1e9))
+
+
+def _broken_off(common: Any) -> tuple[bool, bool, bool]:
+    """Whether the flags say so of the client, of the server, and of the time."""
     if not common.HasField("response_flags"):
-        return False, False
+        return False, False, False
     flags = common.response_flags
     client = flags.downstream_connection_termination or flags.downstream_remote_reset
     server = (
@@ -132,7 +174,13 @@ def _broken_off(common: Any) -> tuple[bool, bool]:
         or flags.upstream_connection_termination
         or flags.upstream_connection_failure
     )
-    return client, server
+    time = (
+        flags.upstream_request_timeout
+        or flags.stream_idle_timeout
+        or flags.upstream_max_stream_duration_reached
+        or flags.duration_timeout
+    )
+    return client, server, time
 
 
 def _decision_id(filter_metadata: Any) -> str:

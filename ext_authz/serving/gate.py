@@ -12,14 +12,18 @@ from random import Random
 
 from ext_authz.admission.controller import Controller
 from ext_authz.admission.intake import Intake
+from ext_authz.admission.ledger import Reservation
 from ext_authz.estimation.calls import is_preflight
+from ext_authz.estimation.lag import ReportLag
 from ext_authz.estimation.parsing import api_of, parse
+from ext_authz.estimation.sampling import Waiting
 from ext_authz.journal import Journal
 from ext_authz.metrics import Metrics
 from ext_authz.model import Api, Decision, HttpCall, Outcome, Reason, Verdict
 from ext_authz.serving.entries import AccessLogEntry
 from ext_authz.serving.identity import Identity
 from ext_authz.serving.request_ids import RequestIds
+from ext_authz.serving.settlement import Settlement
 from ext_authz.settings import Settings
 from ext_authz.snapshot import EndpointSample
 
@@ -28,12 +32,16 @@ _DISABLED = Decision(Verdict.ADMIT, Reason.DISABLED, Verdict.ADMIT)
 _GIVEN_UP = Decision(Verdict.REJECT, Reason.OVERLOADED, Verdict.REJECT)
 _UNKNOWN_KEY = Decision(Verdict.REJECT, Reason.UNKNOWN_KEY, Verdict.REJECT)
 
+# Outcomes that wait to be learned from. More are no better: they come from the same few seconds.
+MOST_LESSONS = 1024
+
 
 class Gate:
     """Decides calls and takes in what happened to them.
 
     `on_load_report` gets what an endpoint said of its load in a response: the endpoint's address,
-    the unread report, and when it was said (monotonic seconds).
+    the unread report, and when it was said (monotonic seconds). `on_lesson` gets what was charged
+    for a request, how it ended, and the time at which it is learned.
     """
 
     def __init__(
@@ -48,6 +56,10 @@ class Gate:
         self._identity = Identity(settings.keys, settings.server.key_headers)
         self._intake = Intake(settings.admission)
         self._requests = RequestIds()
+        self.settlement = Settlement(self.controller, self._requests, metrics)
+        self.lessons: Waiting[tuple[Reservation, Outcome]] = Waiting(MOST_LESSONS, rng)
+        self.on_lesson: Callable[[Reservation, Outcome, float], None] = lambda *_: None
+        metrics.read_with("lessons_skipped", lambda: [((), float(self.lessons.skipped))])
         self._addresses = _addresses(settings)
 
     def reconfigure(self, settings: Settings, now: float) -> None:
@@ -90,31 +102,18 @@ class Gate:
             self._requests.book(request_id, decision.reservation_id)
         return decision, request.api
 
+    @property
+    def report_lag(self) -> ReportLag:
+        """How late the access log tells of ends."""
+        return self.settlement.lag
+
     def ended(self, entry: AccessLogEntry, now: float) -> None:
-        """Take in one access-log entry."""
-        if not entry.decision_id:
-            reservation_id = self._requests.give_up(entry.request_id)
-            if reservation_id is not None and self.controller.cancel(reservation_id, now):
-                self.metrics.count("access_log_entries", "given_up")
+        """Take in one access-log entry; what it teaches waits for `learn`."""
+        ended = self.settlement.take(entry, now)
+        if ended is None:
             return
-        if entry.periodic:
-            renewed = self.controller.renew(entry.decision_id, now)
-            self.metrics.count("access_log_entries", "renewed" if renewed else "unknown")
-            return
-        if not entry.final:
-            return
-        outcome = Outcome(
-            reservation_id=entry.decision_id,
-            status=entry.status,
-            duration_s=entry.duration_s,
-            upstream=entry.upstream,
-            client_left=entry.client_left,
-            upstream_reset=entry.upstream_reset,
-        )
-        charged = self.controller.settle(outcome, now)
-        self.metrics.count("access_log_entries", "settled" if charged else "unknown")
-        if charged is None:
-            return
+        self.lessons.offer(ended)
+        charged = ended[0]
         address = charged.endpoint.spec.address
         if entry.upstream and entry.upstream != address:
             if _elsewhere(entry.upstream, address):
@@ -124,6 +123,11 @@ class Gate:
                 address = entry.upstream
         if entry.load_report:
             self.on_load_report(address, entry.load_report, now - entry.report_age_s)
+
+    def learn(self, most: int, now: float) -> None:
+        """Learn from up to `most` of the outcomes that wait."""
+        for charged, outcome in self.lessons.take(most):
+            self.on_lesson(charged, outcome, now)
 
     def observe(self, sample: EndpointSample) -> None:
         """Newer telemetry of one endpoint."""

@@ -68,7 +68,9 @@ def stage_us(config: Path) -> dict[str, float]:
     decision = controller.arrive(ask, 0.0)
     out["encode"] = _us(lambda: codec.encode(decision, call, request.api))
     log = EntryWriter().message([(decision.reservation_id or "").encode()] * 32)
-    out["access_log_entry"] = _us(lambda: codec.decode_access_log(log)) / 32
+    out["access_log_entry"] = (
+        _us(lambda: [codec.decode_entry(entry) for entry in codec.split_access_log(log)]) / 32
+    )
     return {stage: round(us, 2) for stage, us in out.items()}
 
 
