@@ -1,0 +1,92 @@
+"""How far truth strays from a prediction: quantiles, and the chance to be late.
+
+PURE. The last few hundred log ratios of truth over prediction, kept in order; their distribution
+multiplies the prediction. That the near future strays as the recent past did is all that is
+assumed. Where it does not (the engine slows down), the quantile asked for is shifted until as many
+requests stay within it as were promised: adaptive conformal inference (Gibbs and Candès 2021,
+"Adaptive Conformal Inference Under Distribution Shift", step gamma).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Iterable
+from math import ceil, exp, isfinite, log
+
+KEPT = 200
+GAMMA = 0.03
+# How far the quantile may be shifted down and up. Beyond the largest ratio seen, each hundredth
+# adds that many hundredths to the logarithm.
+LEAST_SHIFT, MOST_SHIFT, BEYOND = -0.05, 0.3, 8.0
+# Calibrated for this quantile; others are shifted by as much.
+TARGET = 0.95
+# Before anything is known: log-normal, so that the p95 is 2.5 times the median.
+PRIOR = tuple(0.6 * z for z in (-1.6, -1.0, -0.5, 0.0, 0.5, 1.0, 1.6))
+# No ratio counts for more than this (natural logarithm).
+MOST = 5.0
+
+
+class Residuals:
+    """Log ratios of one kind of request."""
+
+    __slots__ = ("_ordered", "_recent", "_shift", "lessons")
+
+    def __init__(self) -> None:
+        self.lessons = 0
+        self._recent: deque[float] = deque(PRIOR)
+        self._ordered: list[float] = list(PRIOR)
+        self._shift = 0.0
+
+    def learn(self, seconds: float, predicted_s: float, counted: bool = False) -> None:
+        """A request that was predicted to take `predicted_s` took `seconds`; both above 0.
+
+        `counted`: `missed` has been called for it already.
+        """
+        stray = max(-MOST, min(MOST, log(seconds / predicted_s)))
+        if not counted:
+            self._calibrate(stray > log(self.factor(TARGET)))
+        self.lessons += 1
+        self._recent.append(stray)
+        insort(self._ordered, stray)
+        if len(self._recent) > KEPT:
+            del self._ordered[bisect_left(self._ordered, self._recent.popleft())]
+
+    def missed(self) -> None:
+        """A request still runs that should have ended within `TARGET`: known before its end."""
+        self._calibrate(True)
+
+    def factor(self, quantile: float) -> float:
+        """Times the prediction: the time that a `quantile` (0..1) of requests does not exceed."""
+        ordered = self._ordered
+        part = quantile + self._shift
+        at = ceil(min(part, 1.0) * (len(ordered) + 1)) - 1
+        factor = exp(ordered[min(max(at, 0), len(ordered) - 1)])
+        return factor * exp(BEYOND * (part - 1.0)) if part > 1.0 else factor
+
+    def late(self, seconds: float, predicted_s: float) -> float:
+        """The chance (0..1) that a request predicted at `predicted_s` takes longer than
+        `seconds`."""
+        if seconds <= 0.0:
+            return 1.0
+        ordered = self._ordered
+        within = bisect_right(ordered, log(seconds / predicted_s)) / (len(ordered) + 1)
+        chance = 1.0 - within + self._shift
+        return 0.0 if chance < 0.0 else min(chance, 1.0)
+
+    def export(self) -> list[float]:
+        """The ratios, oldest first."""
+        return list(self._recent)
+
+    def restore(self, saved: Iterable[float]) -> None:
+        """Take up what `export` gave. Raises ValueError or TypeError for anything else, and leaves
+        all as it was."""
+        kept = [float(stray) for stray in saved][-KEPT:]
+        if not kept or not all(isfinite(stray) and abs(stray) <= MOST for stray in kept):
+            raise ValueError("not log ratios")
+        self._recent = deque(kept)
+        self._ordered = sorted(kept)
+
+    def _calibrate(self, missed: bool) -> None:
+        shift = self._shift + GAMMA * (missed - (1.0 - TARGET))
+        self._shift = max(LEAST_SHIFT, min(MOST_SHIFT, shift))

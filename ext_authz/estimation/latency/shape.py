@@ -1,0 +1,174 @@
+"""Weights of features, fitted to finished requests: how time depends on size and load.
+
+PURE. Non-negative least squares on relative error, over evidence that is kept apart by load. Each
+load bucket keeps so much and no more, so old truth fades when new comes at the same load, and what
+was learned at another load stays while nothing is heard from there: without excitation nothing
+moves, and idle time winds nothing up.
+
+A weak prior of physical form keeps what the evidence cannot tell apart from going wild (one least
+squares over everything, clamped afterwards, locked a trial out for ever); its scale is fitted too,
+so only its proportions matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite, log2
+
+from ext_authz.estimation.latency.features import Vector
+
+# Requests that one load bucket remembers: more is steadier and slower to follow.
+REMEMBERED = 150.0
+# About three buckets for every doubling of the load.
+BUCKETS_A_DOUBLING = 3.0
+MAX_BUCKETS = 48
+# The prior weighs as much as this many average requests.
+PRIOR_WEIGHT = 2.0
+# A fit costs as much as some three lessons; at first each one counts.
+FIT_EVERY = 4
+EAGER = 40
+SWEEPS = 4
+# Times below are noise of the machine, not of the engine.
+LEAST_S = 1e-4
+
+
+class _Evidence:
+    """Weighted sums over the lessons of one load bucket: X'X as its upper triangle, X'y."""
+
+    __slots__ = ("count", "products", "sums")
+
+    def __init__(self, size: int) -> None:
+        self.count = 0.0
+        self.products = [0.0] * (size * (size + 1) // 2)
+        self.sums = [0.0] * size
+
+    def add(self, row: Vector, products: list[float]) -> None:
+        keep = 1.0
+        if self.count + 1.0 > REMEMBERED:
+            keep = (REMEMBERED - 1.0) / self.count
+        self.count = self.count * keep + 1.0
+        self.products = [keep * old + new for old, new in zip(self.products, products, strict=True)]
+        self.sums = [keep * old + new for old, new in zip(self.sums, row, strict=True)]
+
+
+class Shape:
+    """`weights` times features is seconds. `prior_s` has one weight for each feature."""
+
+    __slots__ = ("_buckets", "_prior_s", "_size", "_untaught", "lessons", "weights")
+
+    def __init__(self, prior_s: Sequence[float]) -> None:
+        self._prior_s = tuple(prior_s)
+        self._size = len(self._prior_s)
+        self._buckets: dict[int, _Evidence] = {}
+        self._untaught = 0
+        self.lessons = 0
+        self.weights: list[float] = list(self._prior_s)
+
+    def ask(self, features: Vector) -> float:
+        """Seconds, above 0."""
+        total = 0.0
+        for weight, feature in zip(self.weights, features, strict=True):
+            total += weight * feature
+        return total if total > LEAST_S else LEAST_S
+
+    def learn(self, features: Vector, seconds: float, in_flight: float) -> None:
+        """One request of these `features` took `seconds` (finite, above 0) at a load of
+        `in_flight`."""
+        scale = 1.0 / (seconds if seconds > LEAST_S else LEAST_S)
+        row = tuple(scale * feature for feature in features)
+        products = [a * b for i, a in enumerate(row) for b in row[i:]]
+        self._bucket(in_flight).add(row, products)
+        self.lessons += 1
+        self._untaught += 1
+        if self._untaught >= FIT_EVERY or self.lessons <= EAGER:
+            self._untaught = 0
+            self._fit()
+
+    def export(self) -> dict[str, object]:
+        """What was learned, as plain values."""
+        buckets = {
+            str(key): [e.count, list(e.products), list(e.sums)] for key, e in self._buckets.items()
+        }
+        return {"buckets": buckets}
+
+    def restore(self, saved: object) -> None:
+        """Take up what `export` gave; anything else raises ValueError, TypeError, KeyError or
+        AttributeError and leaves all as it was."""
+        kept = saved["buckets"]  # type: ignore[index]  # whatever it is not, raises
+        buckets = {}
+        for key, (count, products, sums) in kept.items():
+            evidence = _Evidence(self._size)
+            evidence.count = _finite(count)
+            evidence.products = [_finite(p) for p in products]
+            evidence.sums = [_finite(s) for s in sums]
+            whole = self._size * (self._size + 1) // 2
+            if (len(evidence.products), len(evidence.sums)) != (whole, self._size):
+                raise ValueError("evidence of another size")
+            if not 0 <= int(key) < MAX_BUCKETS or not 0.0 < evidence.count <= REMEMBERED:
+                raise ValueError("evidence of another kind")
+            buckets[int(key)] = evidence
+        self._buckets = buckets
+        self.lessons = EAGER if buckets else 0
+        if buckets:
+            self._fit()
+
+    def _bucket(self, in_flight: float) -> _Evidence:
+        key = min(int(BUCKETS_A_DOUBLING * log2(1.0 + max(0.0, in_flight))), MAX_BUCKETS - 1)
+        evidence = self._buckets.get(key)
+        if evidence is None:
+            evidence = self._buckets[key] = _Evidence(self._size)
+        return evidence
+
+    def _fit(self) -> None:
+        size = self._size
+        evidence = list(self._buckets.values())
+        products = [sum(column) for column in zip(*(e.products for e in evidence), strict=True)]
+        sums = [sum(column) for column in zip(*(e.sums for e in evidence), strict=True)]
+        count = sum(e.count for e in evidence)
+        matrix = _square(products, size)
+        prior = self._scaled_prior(matrix, sums)
+        for i in range(size):
+            # In units of the feature's own typical contribution.
+            strength = PRIOR_WEIGHT * matrix[i][i] / count + 1e-12
+            matrix[i][i] += strength
+            sums[i] += strength * prior[i]
+        _descend(matrix, sums, self.weights)
+
+    def _scaled_prior(self, matrix: list[list[float]], sums: list[float]) -> list[float]:
+        """The prior, multiplied by the one factor that fits all evidence best."""
+        prior = self._prior_s
+        fit = sum(p * s for p, s in zip(prior, sums, strict=True))
+        norm = sum(p * q * matrix[i][j] for i, p in enumerate(prior) for j, q in enumerate(prior))
+        factor = fit / norm if norm > 0.0 else 1.0
+        return [factor * p for p in prior]
+
+
+def _finite(number: object) -> float:
+    if not isinstance(number, (int, float)) or not isfinite(number):
+        raise ValueError("not a finite number")
+    return float(number)
+
+
+def _square(triangle: list[float], size: int) -> list[list[float]]:
+    matrix = [[0.0] * size for _ in range(size)]
+    place = iter(triangle)
+    for i in range(size):
+        for j in range(i, size):
+            matrix[i][j] = matrix[j][i] = next(place)
+    return matrix
+
+
+def _descend(matrix: list[list[float]], sums: list[float], weights: list[float]) -> None:
+    """Non-negative least squares by coordinate descent, from where `weights` stand.
+
+    A few sweeps are enough: each fit goes on where the last one stopped.
+    """
+    for _ in range(SWEEPS):
+        for i, row in enumerate(matrix):
+            own = row[i]
+            if own <= 0.0:
+                continue
+            rest = (
+                sums[i] - sum(a * w for a, w in zip(row, weights, strict=True)) + own * weights[i]
+            )
+            weights[i] = rest / own if rest > 0.0 else 0.0
