@@ -46,11 +46,13 @@ def checks() -> Iterator[bytes]:
 
 @dataclass(slots=True)
 class Run:
-    """What one run saw. `latencies_s` is from when a call was due to its answer."""
+    """What one run saw. `latencies_s` is from when a call was due to its answer, and `due_s` when
+    that was, of each call of an open loop (monotonic seconds)."""
 
     seconds: float
     calls: int = 0
     latencies_s: list[float] = field(default_factory=list)
+    due_s: list[float] = field(default_factory=list)
     client_cpu_s: float = 0.0
     elapsed_s: float = 0.0
 
@@ -59,7 +61,12 @@ class Run:
         return self.calls / self.seconds
 
     def quantile_s(self, part: float) -> float:
-        return sorted(self.latencies_s)[int(part * len(self.latencies_s))]
+        return quantile(self.latencies_s, part)
+
+
+def quantile(values: list[float], part: float) -> float:
+    """The value that `part` of them do not exceed."""
+    return sorted(values)[int(part * len(values))]
 
 
 def closed_loop(port: int, outcomes: Outcomes | None, concurrency: int, seconds: float) -> Run:
@@ -109,6 +116,7 @@ def open_loop(port: int, outcomes: Outcomes | None, rps: float, seconds: float, 
             due_s = due.pop(stream)
             if due_s > start + WARM_UP_S:
                 run.latencies_s.append(now - due_s)
+                run.due_s.append(due_s)
             if outcomes is not None:
                 outcomes.answered(answer, now)
         if outcomes is not None:

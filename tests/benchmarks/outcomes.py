@@ -19,6 +19,12 @@ FLUSH_S = 0.02
 _ID = re.compile(rb"[0-9a-f]{12}-[0-9a-f]+")
 
 
+def decision_id(answer: bytes) -> bytes | None:
+    """The id in an answer that admits, None in another."""
+    found = _ID.search(answer)
+    return None if found is None else found[0]
+
+
 class EntryWriter:
     """Messages of captured entries, each for a decision of its own."""
 
@@ -66,12 +72,12 @@ class Outcomes:
 
     def answered(self, answer: bytes, now: float) -> None:
         """Count an answer; what it admitted will end."""
-        found = _ID.search(answer)
-        if found is None:
+        admitted = decision_id(answer)
+        if admitted is None:
             self.verdicts["refused" if answer else "failed"] += 1
             return
         self.verdicts["demoted" if b"demote" in answer else "admitted"] += 1
-        self._running.append((now + RUNS_S, found[0]))
+        self._running.append((now + RUNS_S, admitted))
 
     def flush(self, now: float) -> None:
         """Send what has ended, if it is time."""

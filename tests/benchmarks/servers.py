@@ -128,14 +128,24 @@ def start_product(
 ) -> Server:
     """The product on the server's core, ready and stopped; its configuration is left in
     `config`. The caller is left on the client's core."""
-    os.sched_setaffinity(0, {SERVER_CORE})
     grpc_port, admin = free_port(), free_port()
-    config.write_text(yaml.safe_dump(configuration(pages, grpc_port, admin, primary, interval)))
-    gate = _start("ext_authz", "serve", "--config", str(config), log=config.parent)
-    product = Server(gate, grpc_port, f"127.0.0.1:{admin}")
-    stack.callback(product.stop)
-    _until_ready(product)
-    return product
+    return start_gate(config, configuration(pages, grpc_port, admin, primary, interval), stack)
+
+
+def start_gate(
+    file: Path, config: dict[str, Any], stack: ExitStack, module: str = "ext_authz"
+) -> Server:
+    """The product, or a module that stands in for it, as `config` says; otherwise as
+    `start_product`."""
+    os.sched_setaffinity(0, {SERVER_CORE})
+    file.write_text(yaml.safe_dump(config))
+    listens = config["admission_control"]["server"]
+    gate = _start(module, "serve", "--config", str(file), log=file.parent)
+    _, _, port = listens["grpc_listen"].rpartition(":")
+    server = Server(gate, int(port), listens["admin_listen"])
+    stack.callback(server.stop)
+    _until_ready(server)
+    return server
 
 
 def _until_ready(server: Server) -> None:

@@ -1,0 +1,135 @@
+"""What a backlog of access-log entries does to Checks: the ends of `ENTRIES` requests come at once,
+as after a network partition, while Checks go on at `CHECK_RPS`.
+
+Product and naive server (which works a message off in one go) take turns; figures are over the
+Checks of all rounds, p99 before the backlog and while it is worked off.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.backlog_sender import pack
+from tests.benchmarks.http2 import Http2Client
+from tests.benchmarks.load import Run, checks, open_loop, quantile
+from tests.benchmarks.names import CHECK_PATH, ROOT
+from tests.benchmarks.outcomes import EntryWriter, Outcomes, decision_id
+from tests.benchmarks.servers import Server, configuration, start_gate
+from tests.support.ports import free_port
+from tests.support.processes import Process
+
+ENTRIES, CHECK_RPS, ROUNDS = 20_000, 1000.0, 3
+STREAMS = 2
+# About what Envoy sends at most: its buffer's size.
+ENTRIES_A_MESSAGE = 1700
+OPEN_CALLS = 64
+# From the start of the sender to the backlog: before it, Checks are measured in peace.
+AHEAD_S, SPAN_S = 2.5, 5.0
+
+BACKLOG = (
+    "backlog_p99_before_ms",
+    "backlog_p99_during_ms",
+    "backlog_p99_added_ms",
+    "backlog_took_s",
+    "backlog_naive_p99_before_ms",
+    "backlog_naive_p99_during_ms",
+    "backlog_naive_p99_added_ms",
+    "backlog_naive_took_s",
+)
+"""What `backlog_costs` gives."""
+
+
+def backlog_costs(folder: Path) -> dict[str, float]:
+    """p99 of Checks in milliseconds before and during a backlog, and seconds that it took; the
+    product's and the naive server's."""
+    with ExitStack() as stack:
+        servers = {
+            "backlog": start_gate(folder / "backlog.yaml", _config(), stack),
+            "backlog_naive": start_gate(
+                folder / "naive.yaml", _config(), stack, "tests.benchmarks.naive_server"
+            ),
+        }
+        before_s: dict[str, list[float]] = {name: [] for name in servers}
+        during_s: dict[str, list[float]] = {name: [] for name in servers}
+        took_s: dict[str, list[float]] = {name: [] for name in servers}
+        for seed in range(ROUNDS):
+            for name, server in servers.items():
+                with server.awake():
+                    run, began_s, ended_s = _round(server, folder, seed)
+                    left = server.status()["in_flight"]
+                # The naive one answers some Checks only after they have timed out.
+                if left and name == "backlog":
+                    raise RuntimeError(f"{left} reservations never ended")
+                took_s[name].append(ended_s - began_s)
+                for due_s, latency_s in zip(run.due_s, run.latencies_s, strict=True):
+                    if due_s + latency_s < began_s:
+                        before_s[name].append(latency_s)
+                    elif due_s < ended_s:
+                        during_s[name].append(latency_s)
+    result: dict[str, float] = {}
+    for name in servers:
+        before, during = quantile(before_s[name], 0.99), quantile(during_s[name], 0.99)
+        result[f"{name}_p99_before_ms"] = round(1e3 * before, 2)
+        result[f"{name}_p99_during_ms"] = round(1e3 * during, 2)
+        result[f"{name}_p99_added_ms"] = round(1e3 * (during - before), 2)
+        result[f"{name}_took_s"] = round(sum(took_s[name]) / ROUNDS, 2)
+    return result
+
+
+def _config() -> dict[str, Any]:
+    """A gate that has room for the whole backlog's requests: without telemetry, so that nothing
+    but slots limits them."""
+    config = configuration(free_port(), free_port(), free_port(), ("127.0.0.1",), "15s")
+    admission = config["admission_control"]
+    admission["fallback_action"] = "admit_all"
+    admission["server"]["lease"] = "300s"
+    for pool in admission["pools"]:
+        pool["max_concurrency"] = 2 * ENTRIES
+    return config
+
+
+def _round(server: Server, folder: Path, seed: int) -> tuple[Run, float, float]:
+    """The Checks of one round, and the times at which its backlog came and was worked off."""
+    writer, ids = EntryWriter(), _admit(server.port)
+    files = []
+    for stream in range(STREAMS):
+        mine = ids[stream::STREAMS]
+        parts = [mine[at : at + ENTRIES_A_MESSAGE] for at in range(0, len(mine), ENTRIES_A_MESSAGE)]
+        files.append(folder / f"backlog-{stream}")
+        files[-1].write_bytes(pack([writer.message(part) for part in parts]))
+    at_s = time.monotonic() + AHEAD_S
+    command = ["/usr/bin/env", f"PYTHONPATH={ROOT}", sys.executable, "-W", "ignore"]
+    command += ["-m", "tests.benchmarks.backlog_sender", str(server.port), str(at_s)]
+    with Process([*command, *map(str, files)], folder / "sender.log") as sender:
+        outcomes = Outcomes(server.port)
+        run = open_loop(server.port, outcomes, CHECK_RPS, SPAN_S, seed)
+        outcomes.finish()
+        if sender.wait(60.0) != 0:
+            raise RuntimeError(sender.output())
+        ended_s = float(sender.output())
+    return run, at_s, ended_s
+
+
+def _admit(port: int) -> list[bytes]:
+    """The ids of `ENTRIES` requests that run."""
+    client = Http2Client(port, CHECK_PATH)
+    messages = checks()
+    for _ in range(OPEN_CALLS):
+        client.call(next(messages))
+    ids: list[bytes] = []
+    asked = OPEN_CALLS
+    while len(ids) < ENTRIES:
+        for _, answer in client.poll(1.0):
+            admitted = decision_id(answer)
+            if admitted is None:
+                raise RuntimeError(f"not admitted: {answer!r}")
+            ids.append(admitted)
+            if asked < ENTRIES:
+                client.call(next(messages))
+                asked += 1
+    client.close()
+    return ids
