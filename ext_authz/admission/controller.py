@@ -95,18 +95,17 @@ class Controller:
         reservation = self.ledger.close(outcome.reservation_id)
         if reservation is None:
             return None
-        reservation.release()
+        reservation.release(now)
         if outcome.completed:
             reservation.endpoint.finished(outcome.duration_s, now)
         return reservation
 
     def cancel(self, reservation_id: str, now: float) -> bool:
         """The caller left before it had the answer; False if nothing was open."""
-        del now
         reservation = self.ledger.close(reservation_id)
         if reservation is None:
             return False
-        reservation.release()
+        reservation.release(now)
         return True
 
     def renew(self, reservation_id: str, now: float) -> bool:
@@ -126,7 +125,7 @@ class Controller:
         """End the reservations whose lease is over."""
         while (reservation := self.ledger.expired(now)) is not None:
             self.expired_total += 1
-            reservation.release()
+            reservation.release(now)
             self.on_expired(reservation)
 
     def reconfigure(self, settings: AdmissionSettings, now: float) -> None:

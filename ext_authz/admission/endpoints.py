@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import exp, inf
 
+from ext_authz.admission.traffic import Traffic
 from ext_authz.estimation.latency.queueing import FIXED_SHAPE, ExecutionMean, fixed_wait_s, wait_s
 from ext_authz.settings import Endpoint, Pool
 from ext_authz.snapshot import EndpointSample, Staleness
@@ -41,6 +42,7 @@ class EndpointState:
         "peers",
         "sample",
         "spec",
+        "traffic",
     )
 
     def __init__(self, spec: Endpoint) -> None:
@@ -49,6 +51,7 @@ class EndpointState:
         self.own_tokens = 0
         self.sample: EndpointSample | None = None
         self.execution = ExecutionMean()
+        self.traffic = Traffic()
         self.peers: tuple[EndpointState, ...] = ()
         self.foreign = 0.0
         self.load = 0.0

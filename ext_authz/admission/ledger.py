@@ -6,11 +6,13 @@ whichever comes first wins and the others find nothing. Counters always equal th
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from math import inf
 
 from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.shares import Flow, Shares
+from ext_authz.admission.traffic import Stay
 from ext_authz.model import value
 
 
@@ -32,25 +34,28 @@ class Reservation:
     tokens: int
     opened_s: float
     lease_s: float
+    stay: Stay | None = None
 
-    def release(self) -> None:
+    def release(self, now: float) -> None:
         """Give back what was charged. The ledger's `close` comes first, and comes once."""
+        if self.stay is not None:
+            self.endpoint.traffic.leave(self.stay, self.endpoint.load, now)
         self.endpoint.release(self.tokens)
         self.shares.released(self.flow)
 
 
 class Ledger:
-    """All open reservations, oldest lease first.
+    """All open reservations, in a queue for each length of lease.
 
-    A renewed reservation moves to the end, so the first entry is always the next to expire as
-    long as leases are of one length; after a reload that changed the length, an entry can
-    outstay its lease by the difference at most.
+    A renewed reservation moves to the end of its queue, so the first of a queue is always its
+    next to expire. Finding the next costs as much as there are lengths, which must be few.
     """
 
     def __init__(self) -> None:
-        self._open: dict[str, tuple[Reservation, float]] = {}
-        # Nothing expires before this. It is asked at every arrival, and finding the first entry
-        # of a dict means walking over all that have ended before it.
+        self._open: dict[str, Reservation] = {}
+        # When each ends. Ordered: a plain dict walks over all it has lost to find its oldest.
+        self._leases: dict[float, OrderedDict[str, float]] = {}
+        # Nothing expires before this. It is asked at every arrival.
         self._quiet_until_s = inf
         self.by_tenant: Counter[str] = Counter()
         self.by_type: Counter[str] = Counter()
@@ -58,52 +63,67 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._open)
 
+    def __iter__(self) -> Iterator[Reservation]:
+        """Everything open; the ledger must not change meanwhile."""
+        return iter(self._open.values())
+
     def open(self, reservation: Reservation) -> None:
         """Book `reservation`; its id must be new."""
-        self._keep(reservation, reservation.opened_s + reservation.lease_s)
+        self._open[reservation.id] = reservation
+        self._lease(reservation, reservation.opened_s)
         self.by_tenant[reservation.tenant] += 1
         self.by_type[reservation.type] += 1
 
     def find(self, reservation_id: str) -> Reservation | None:
         """The open reservation of that id, if there is one."""
-        entry = self._open.get(reservation_id)
-        return None if entry is None else entry[0]
+        return self._open.get(reservation_id)
 
     def renew(self, reservation_id: str, now: float) -> bool:
         """Extend a lease from `now`; False if nothing of that id is open."""
-        entry = self._open.pop(reservation_id, None)
-        if entry is None:
+        reservation = self._open.get(reservation_id)
+        if reservation is None:
             return False
-        self._keep(entry[0], now + entry[0].lease_s)
+        del self._leases[reservation.lease_s][reservation_id]
+        self._lease(reservation, now)
         return True
 
     def close(self, reservation_id: str) -> Reservation | None:
         """End a reservation; None if nothing of that id is open (ended, or never ours)."""
-        entry = self._open.pop(reservation_id, None)
-        if entry is None:
+        reservation = self._open.pop(reservation_id, None)
+        if reservation is None:
             return None
-        self._drop(self.by_tenant, entry[0].tenant)
-        self._drop(self.by_type, entry[0].type)
-        return entry[0]
+        del self._leases[reservation.lease_s][reservation_id]
+        self._drop(self.by_tenant, reservation.tenant)
+        self._drop(self.by_type, reservation.type)
+        return reservation
 
     def expired(self, now: float) -> Reservation | None:
-        """Close and return the next reservation whose lease has ended, if any."""
+        """Close and return a reservation whose lease has ended, if any."""
         if now < self._quiet_until_s:
             return None
-        for reservation_id, (_, expires_s) in self._open.items():
-            if expires_s <= now:
-                return self.close(reservation_id)
-            self._quiet_until_s = expires_s
-            return None
         self._quiet_until_s = inf
+        for lease_s, queue in list(self._leases.items()):
+            if not queue:
+                # Lengths come and go with configurations.
+                del self._leases[lease_s]
+                continue
+            reservation_id, expires_s = next(iter(queue.items()))
+            if expires_s <= now:
+                self._quiet_until_s = now
+                return self.close(reservation_id)
+            self._quiet_until_s = min(self._quiet_until_s, expires_s)
         return None
 
     def entries(self) -> tuple[Reservation, ...]:
         """Everything open, for tests and debugging."""
-        return tuple(entry for entry, _ in self._open.values())
+        return tuple(self._open.values())
 
-    def _keep(self, reservation: Reservation, expires_s: float) -> None:
-        self._open[reservation.id] = (reservation, expires_s)
+    def _lease(self, reservation: Reservation, from_s: float) -> None:
+        expires_s = from_s + reservation.lease_s
+        queue = self._leases.get(reservation.lease_s)
+        if queue is None:
+            queue = self._leases[reservation.lease_s] = OrderedDict()
+        queue[reservation.id] = expires_s
         self._quiet_until_s = min(self._quiet_until_s, expires_s)
 
     @staticmethod

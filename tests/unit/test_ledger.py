@@ -47,7 +47,7 @@ def test_names_without_entries_leave_no_trace() -> None:
 def test_releasing_gives_back_to_what_was_charged() -> None:
     """Endpoint and flow get back exactly what they were charged."""
     made = reservation("r1")
-    made.release()
+    made.release(1.0)
     assert (made.endpoint.own, made.endpoint.own_tokens) == (0, 0)
     assert (made.flow.used, made.shares.used) == (0, 0)
 

@@ -1,0 +1,138 @@
+"""What our requests meet and live through on one endpoint: what a prediction is asked with, and
+what it is taught with.
+
+PURE. A request is predicted from the load it meets and judged by the mean load it lived with, so
+that a burst right after its arrival is not blamed on its size.
+"""
+
+from __future__ import annotations
+
+import heapq
+from math import inf
+
+from ext_authz.estimation.latency.features import Load, Work
+from ext_authz.estimation.latency.level import Pace
+from ext_authz.estimation.latency.predictor import Forecast, Lesson
+
+# An overdue request is looked at again when it has taken this much longer.
+AGAIN = 1.5
+# A prompt that waits longer than this to be computed says nothing that its queue does not.
+MOST_PREFILL_S = 60.0
+
+
+class Stay:
+    """One request on its endpoint, from the decision to its end.
+
+    `work` is what was expected, `most_output_tokens` the most it may put out. `lived` is the mean
+    load beside it, known when it has left. `late`: it was seen to be overdue.
+    """
+
+    __slots__ = (
+        "context_mark",
+        "entered_s",
+        "forecast",
+        "gone",
+        "late",
+        "lived",
+        "load_mark",
+        "met",
+        "most_output_tokens",
+        "slots",
+        "work",
+    )
+
+    def __init__(self, work: Work, most_output_tokens: float, met: Load, slots: int) -> None:
+        self.work = work
+        self.most_output_tokens = most_output_tokens
+        self.met = met
+        self.slots = slots
+        self.forecast: Forecast | None = None
+        self.entered_s = 0.0
+        self.load_mark = 0.0
+        self.context_mark = 0.0
+        self.lived = met
+        self.gone = False
+        self.late = False
+
+    def lesson(self, work: Work, e2e_s: float, ttft_s: float | None) -> Lesson:
+        """What its end teaches; `work` is what it turned out to be."""
+        return Lesson(
+            work, self.met, self.lived, self.slots, e2e_s, ttft_s, self.forecast, self.late
+        )
+
+
+class Traffic:
+    """Our requests on one endpoint. `load` below is all requests on it, foreign ones too, up to
+    `now`. `pace` is how fast the endpoint is beside others of its pool."""
+
+    __slots__ = ("_at_s", "_context_sum", "_due", "_load_sum", "_number", "context_tokens",
+                 "pace", "prefill_s")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.pace = Pace()
+        self.context_tokens = 0.0
+        self.prefill_s = 0.0
+        # Integrals over time, so that a mean over any life is one subtraction.
+        self._load_sum = 0.0
+        self._context_sum = 0.0
+        self._at_s = -inf
+        self._due: list[tuple[float, int, Stay]] = []
+        self._number = 0
+
+    def meets(self, load: float, in_flight: float, now: float) -> Load:
+        """What a request would meet that has `in_flight` others before it: those on this endpoint
+        and on others that share its device."""
+        self._advance(load, now)
+        return Load(in_flight, self.context_tokens, self.prefill_s)
+
+    def enter(self, stay: Stay, prefill_s: float, load: float, now: float) -> None:
+        """A request is let in, which keeps the engine busy with its prompt for `prefill_s`."""
+        self._advance(load, now)
+        stay.entered_s = now
+        stay.load_mark = self._load_sum
+        stay.context_mark = self._context_sum
+        self.context_tokens += stay.work.prompt_tokens
+        self.prefill_s = min(self.prefill_s + prefill_s, MOST_PREFILL_S)
+
+    def leave(self, stay: Stay, load: float, now: float) -> None:
+        """A request is over, or nobody knows any more that it runs. `load` still counts it."""
+        self._advance(load, now)
+        stay.gone = True
+        self.context_tokens = max(0.0, self.context_tokens - stay.work.prompt_tokens)
+        seconds = now - stay.entered_s
+        if seconds > 0.0:
+            # What the neighbours on the device brought is taken to have stayed.
+            beside = max(0.0, (self._load_sum - stay.load_mark) / seconds - 1.0)
+            context = (self._context_sum - stay.context_mark) / seconds - stay.work.prompt_tokens
+            stay.lived = Load(beside, max(0.0, context), stay.met.prefill_s)
+
+    # -- overdue --------------------------------------------------------------------------
+
+    def watch(self, stay: Stay, due_s: float) -> None:
+        """Have `overdue` tell of `stay` if it is still here at `due_s` (monotonic)."""
+        if len(self._due) > 64 and self._number % len(self._due) == 0:
+            self._due = [entry for entry in self._due if not entry[2].gone]
+            heapq.heapify(self._due)
+        self._number += 1
+        heapq.heappush(self._due, (due_s, self._number, stay))
+
+    def overdue(self, now: float) -> list[Stay]:
+        """Those that should have left by now; each is told of again when it has taken half as
+        long again."""
+        late = []
+        while self._due and self._due[0][0] <= now:
+            stay = heapq.heappop(self._due)[2]
+            if not stay.gone:
+                late.append(stay)
+        for stay in late:
+            self.watch(stay, now + (AGAIN - 1.0) * (now - stay.entered_s) + 1e-3)
+        return late
+
+    def _advance(self, load: float, now: float) -> None:
+        seconds = now - self._at_s
+        if seconds > 0.0:
+            if seconds < inf:
+                self._load_sum += load * seconds
+                self._context_sum += self.context_tokens * seconds
+                self.prefill_s = max(0.0, self.prefill_s - seconds)
+            self._at_s = now
