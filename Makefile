@@ -17,8 +17,8 @@ $(READY): pyproject.toml requirements.lock
 	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(READY) ## the same overload, gate off and on (COMPARE=1: also the best static limit; CUT=1: also blind; KILL=scrape|stream: lose a source in mid-run)
-	@$(BIN)/python -m loadtest.demo $(if $(COMPARE),--compare) $(if $(CUT),--cut) $(if $(KILL),--kill $(KILL))
+demo: $(READY) ## the same overload, gate off and on (COMPARE=1: also the best static limit; CUT=1: also blind; KILL=scrape|stream: lose a source in mid-run; LOG=cut: lose the access log for a while; FLUSH=1s: get it that rarely)
+	@$(BIN)/python -m loadtest.demo $(if $(COMPARE),--compare) $(if $(CUT),--cut) $(if $(KILL),--kill $(KILL)) $(if $(LOG),--log $(LOG)) $(if $(FLUSH),--flush $(FLUSH))
 
 up: $(READY) ## leave the demo's servers running
 	@$(BIN)/python -m loadtest.demo --up

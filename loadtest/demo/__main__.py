@@ -7,11 +7,13 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
+from loadtest.demo import log_cut
 from loadtest.demo.feeding import SCRAPE, STREAM
 from loadtest.demo.killing import Kill
 from loadtest.demo.measure import ALL, Figures, Point, figures, read_points
@@ -19,6 +21,7 @@ from loadtest.demo.plan import DEMO, STATIC_LIMITS, STATIC_SECONDS, Plan
 from loadtest.demo.report import table, write_page
 from loadtest.demo.stack import (
     Gate,
+    Stack,
     control,
     start,
     start_k6,
@@ -37,14 +40,17 @@ examples:
   python -m loadtest.demo --compare      also the best static limit, found by a sweep
   python -m loadtest.demo --cut          also the gate without telemetry and access log
   python -m loadtest.demo --kill stream  the agents die in the middle of the run with the gate
+  python -m loadtest.demo --log cut      the access log is cut off in mid-run, and comes back
+  python -m loadtest.demo --flush 1s     also the gate with an access log flushed so rarely
   python -m loadtest.demo --up           leave everything running until Ctrl-C
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One run: its name, what it does to Envoy's configuration, whether there is a gate, and
-    which of its two sources is killed in mid-run."""
+    """One run: its name, what it does to Envoy's configuration, whether there is a gate, which of
+    its two sources is killed in mid-run, whether the access log is cut off for a while then, and
+    sections of the gate's configuration that are not as usual."""
 
     name: str
     title: str
@@ -52,16 +58,36 @@ class Variant:
     gate: bool
     blind: bool = False
     kill: str | None = None
+    log_cut: bool = False
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+class Trouble(Protocol):
+    """Something that happens in mid-run, and what it changes."""
+
+    def step(self, now: float, due_s: float) -> None:
+        """Do what is to be done by `now`; the middle of the run is at `due_s` (monotonic)."""
+
+    def parts(
+        self, points: list[Point], first_unix_s: float, plan: Plan
+    ) -> tuple[tuple[str, dict[str, Figures]], ...]:
+        """The figures of each part of the run, by title."""
+
+    def notes(self) -> tuple[str, ...]:
+        """Lines about it."""
 
 
 OFF = Variant("off", "gate off", without_gate, gate=False)
 ON = Variant("on", "gate on", lambda config: config, gate=True)
+LOG_CUT = replace(
+    ON, name="log-cut", title="gate on, log cut off", log_cut=True, settings=log_cut.SETTINGS
+)
 CUT = Variant("cut", "gate on, no telemetry, no access log", without_access_log, True, blind=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one variant gave. `parts` are the same figures before and after a kill, by title;
+    """What one variant gave. `parts` are the same figures before and after a trouble, by title;
     `notes` are lines about it."""
 
     variant: Variant
@@ -75,14 +101,15 @@ def run(variant: Variant, plan: Plan) -> Run:
     """Start everything fresh, send the plan's load, end everything."""
     with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="demo-") as folder:
         work = Path(folder)
-        gate = Gate(variant.gate, forwarded=variant.kill == SCRAPE)
+        forwarded = variant.kill == SCRAPE
+        gate = Gate(variant.gate, forwarded, variant.log_cut, variant.settings)
         started = start(plan, work, stack, variant.change, gate)
         if variant.blind:
             for backend in started.backends:
                 control(backend, metrics="missing")
-        kill = Kill(variant.kill, started) if variant.kill else None
+        trouble = _trouble(variant, started)
         k6, points_file = start_k6(plan, started.url, work, stack)
-        _watch(variant, plan, k6.poll, kill)
+        _watch(variant, plan, k6.poll, trouble)
         if k6.wait() != 0:
             raise RuntimeError(f"k6 failed:\n{k6.output()[-2000:]}")
         points, first_unix_s = read_points(points_file)
@@ -90,16 +117,22 @@ def run(variant: Variant, plan: Plan) -> Run:
             # Said aloud, because it spoils the figures: usually a machine without a free core.
             print(f"{variant.title}: {unanswered} checks got no answer in time", file=sys.stderr)
         rows = figures(points, plan)
-        if kill is None:
+        if trouble is None:
             return Run(variant, points, rows)
-        parts = kill.parts(points, first_unix_s, plan)
-        return Run(variant, points, rows, parts, kill.notes())
+        parts = trouble.parts(points, first_unix_s, plan)
+        return Run(variant, points, rows, parts, trouble.notes())
+
+
+def _trouble(variant: Variant, started: Stack) -> Trouble | None:
+    if variant.log_cut:
+        return log_cut.LogCut(started)
+    return Kill(variant.kill, started) if variant.kill else None
 
 
 def _watch(
-    variant: Variant, plan: Plan, ended: Callable[[], int | None], kill: Kill | None
+    variant: Variant, plan: Plan, ended: Callable[[], int | None], trouble: Trouble | None
 ) -> None:
-    """Show that something happens until the load generator ends; kill what is to be killed."""
+    """Show that something happens until the load generator ends; make the trouble there is."""
     began = time.monotonic()
     middle_s = began + (plan.warmup_s + plan.seconds) / 2
     limit_s = plan.seconds + plan.timeout_s + 30
@@ -111,8 +144,8 @@ def _watch(
             done = min(1.0, spent_s / (plan.seconds + 1))
             bar = "#" * int(30 * done)
             print(f"\r{variant.title:<42} [{bar:<30}]", end="", file=sys.stderr, flush=True)
-        if kill is not None:
-            kill.step(time.monotonic(), middle_s)
+        if trouble is not None:
+            trouble.step(time.monotonic(), middle_s)
         time.sleep(0.2)
     if sys.stderr.isatty():
         print(file=sys.stderr)
@@ -172,6 +205,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--kill", choices=[SCRAPE, STREAM], help="end this source for good while the gate works"
     )
+    parser.add_argument("--log", choices=["cut"], help="cut the access log off for a while")
+    parser.add_argument("--flush", metavar="TIME", help="also run with this flush interval")
     parser.add_argument("--up", action="store_true", help="start everything and wait")
     parser.add_argument("--out", type=Path, default=Path("build"), metavar="DIR")
     arguments = parser.parse_args(argv)
@@ -179,6 +214,11 @@ def main(argv: list[str] | None = None) -> int:
         leave_running(DEMO)
         return 0
     runs = [run(OFF, DEMO), run(_killing(arguments.kill), DEMO)]
+    if arguments.log:
+        runs.append(run(LOG_CUT, DEMO))
+    if arguments.flush:
+        rare = run(_flushing(arguments.flush), DEMO)
+        runs.append(replace(rare, notes=(_compared(rare, runs[1]),)))
     if arguments.cut:
         runs.append(run(CUT, DEMO))
     if arguments.compare:
@@ -197,6 +237,18 @@ def main(argv: list[str] | None = None) -> int:
 def _killing(source: str | None) -> Variant:
     """With the gate on, and this source killed in mid-run."""
     return ON if source is None else replace(ON, title=f"gate on, {source} killed", kill=source)
+
+
+def _flushing(interval: str) -> Variant:
+    """With an access log that Envoy sends this often."""
+    title = f"gate on, access log every {interval}"
+    return replace(ON, name="flush", title=title, settings={"edge": {"access_log_flush": interval}})
+
+
+def _compared(one: Run, other: Run) -> str:
+    """The goodput of one run as a part of another's."""
+    ratio = one.rows[ALL].goodput_rps / max(other.rows[ALL].goodput_rps, 1e-9)
+    return f"goodput, {one.variant.title} / {other.variant.title}: {ratio:.2f}"
 
 
 def _key(variant: Variant) -> str:

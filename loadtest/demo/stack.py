@@ -8,9 +8,9 @@ import json
 import os
 import sys
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from loadtest.demo.feeding import Feed, start_agents, start_forwarder, wait_for_both
+from loadtest.demo.log_way import LogWay
 from loadtest.demo.plan import AGENT_INTERVAL_MS, SCRAPE_INTERVAL_MS, Plan, Server
 from loadtest.demo.variants import Config
 from loadtest.processes import Process, answers_200, free_port
@@ -45,6 +46,7 @@ class Stack:
     admin_url: str | None
     backends: tuple[Backend, ...]
     feed: Feed
+    log_way: LogWay | None = None
 
 
 def gate_config(plan: Plan, backends: tuple[Backend, ...], ports: dict[str, int]) -> Config:
@@ -123,10 +125,13 @@ def start_backends(plan: Plan, work: Path, stack: ExitStack) -> tuple[Backend, .
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Whether there is one, and whether it scrapes through something that can be killed."""
+    """Whether there is one, whether it scrapes and hears the access log through something that can
+    be killed, and sections of its configuration that are not as usual."""
 
     wanted: bool
     forwarded: bool = False
+    log_forwarded: bool = False
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def start(
@@ -142,7 +147,10 @@ def start(
         )
     ports = {name: free_port() for name in ("edge", "grpc", "admin", "envoy", "feedback")}
     config = work / "gate.yaml"
-    config.write_text(yaml.safe_dump(gate_config(plan, backends, ports), sort_keys=False))
+    sections = gate_config(plan, backends, ports)
+    for name, changes in gate.settings.items():
+        sections["admission_control"].setdefault(name, {}).update(changes)
+    config.write_text(yaml.safe_dump(sections, sort_keys=False))
     admin_url = f"http://127.0.0.1:{ports['admin']}"
     feed = Feed(forwarder=forwarder)
     if gate.wanted:
@@ -152,15 +160,16 @@ def start(
         direct = [backend.url for backend in backends]
         feed = replace(feed, agents=start_agents(direct, ports["feedback"], work, stack))
         wait_for_both(feed, admin_url)
-    envoy_yaml = work / "envoy.yaml"
-    envoy_yaml.write_text(yaml.safe_dump(change(_rendered(config, ports["envoy"]))))
+    envoy_yaml, rendered = work / "envoy.yaml", change(_rendered(config, ports["envoy"]))
+    log_way = LogWay(ports["grpc"], work, stack) if gate.log_forwarded else None
+    envoy_yaml.write_text(yaml.safe_dump(log_way.lead(rendered) if log_way else rendered))
     command = [str(BIN / "envoy"), "-c", str(envoy_yaml), "--log-level", "warning"]
     command += ["--disable-hot-restart", "--concurrency", "1"]
     process = stack.enter_context(Process(command, work / "envoy.log"))
     url = f"http://127.0.0.1:{ports['edge']}"
     process.wait_ready(partial(answers_200, f"{url}/healthz"))
     envoy_admin = f"http://127.0.0.1:{ports['envoy']}"
-    return Stack(url, envoy_admin, admin_url if gate.wanted else None, backends, feed)
+    return Stack(url, envoy_admin, admin_url if gate.wanted else None, backends, feed, log_way)
 
 
 def start_k6(plan: Plan, url: str, work: Path, stack: ExitStack) -> tuple[Process, Path]:
