@@ -190,7 +190,11 @@ class LimitState:
 
 @value
 class Evidence:
-    """The numbers a decision was taken on: enough to explain it later. Unknown is None."""
+    """The numbers a decision was taken on: enough to explain it later. Unknown is None.
+
+    `predicted_s` is the expected time end to end, `risk_ratio` the chance to break the promise,
+    `memory_risk_ratio` the part of the pool's KV cache the request may fill.
+    """
 
     in_flight: float
     slots: int
@@ -199,6 +203,9 @@ class Evidence:
     budget_s: float | None
     tenant_in_flight: int
     tenant_limit: float | None
+    predicted_s: float | None = None
+    risk_ratio: float | None = None
+    memory_risk_ratio: float | None = None
 
 
 @value

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from random import Random
 
+from ext_authz.admission import foresight
 from ext_authz.admission.answers import refusal, why_admitted
 from ext_authz.admission.endpoints import EndpointState, seat
 from ext_authz.admission.ledger import Ledger, Reservation
+from ext_authz.admission.looking import chosen, seen
 from ext_authz.admission.policies import POLICIES, may_try_next
 from ext_authz.admission.retry_after import hint
-from ext_authz.admission.selection import Choice, admits_blind, choose, choose_blind
+from ext_authz.admission.selection import choose_blind
 from ext_authz.admission.tenant_limits import Breach, TenantLimitBook
 from ext_authz.admission.view import Ask, PoolState, View
+from ext_authz.estimation.lag import ReportLag
+from ext_authz.estimation.latency.features import Work
 from ext_authz.model import Decision, Outcome, Reason, RetryHint, Verdict
-from ext_authz.settings import AdmissionSettings, FallbackAction, Tenant
+from ext_authz.settings import AdmissionSettings, Tenant
 from ext_authz.snapshot import EndpointSample
 
 # Stands in for the mean execution in a retry hint while nothing has finished yet.
@@ -36,11 +41,13 @@ class Controller:
         self.settings = settings
         self.ledger = Ledger()
         self.expired_total = 0
+        self.report_lag = ReportLag()
         self.on_expired: Callable[[Reservation], None] = lambda _: None
         self._rng = rng
         self._limits = TenantLimitBook(settings.tenants, now)
         self._endpoints: dict[str, EndpointState] = {}
         self._pools: dict[str, PoolState] = {}
+        self._looked_s = -inf
         self._build(settings)
 
     # -- events ---------------------------------------------------------------------------
@@ -96,9 +103,18 @@ class Controller:
         if reservation is None:
             return None
         reservation.release(now)
+        if outcome.ended_s is not None:
+            self.report_lag.add(now - outcome.ended_s)
         if outcome.completed:
             reservation.endpoint.finished(outcome.duration_s, now)
         return reservation
+
+    def learn(self, reservation: Reservation, outcome: Outcome, work: Work) -> None:
+        """Learn from a request that `settle` has ended and that turned out to be `work`. Settling
+        comes first, for all that wait; learning may come later, or for a sample only."""
+        pool = self._pools.get(reservation.pool)
+        if pool is not None:
+            foresight.learn(pool, reservation, outcome, work)
 
     def cancel(self, reservation_id: str, now: float) -> bool:
         """The caller left before it had the answer; False if nothing was open."""
@@ -122,11 +138,15 @@ class Controller:
                 seat(self._endpoints.values())
 
     def tick(self, now: float) -> None:
-        """End the reservations whose lease is over."""
+        """End the reservations whose lease is over; see what is overdue or over untold."""
         while (reservation := self.ledger.expired(now)) is not None:
             self.expired_total += 1
             reservation.release(now)
             self.on_expired(reservation)
+        if now - self._looked_s >= foresight.LOOK_EVERY_S:
+            self._looked_s = now
+            foresight.notice_overdue(self._pools.values(), now)
+            foresight.estimate_untold(self.ledger, self._pools, self.report_lag, now)
 
     def reconfigure(self, settings: AdmissionSettings, now: float) -> None:
         """Swap settings. Reservations, buckets, shares and what was learned stay."""
@@ -143,36 +163,14 @@ class Controller:
     def _look(
         self, ask: Ask, pool: PoolState, demoted: bool, now: float
     ) -> tuple[View | None, Reason | None]:
-        choice = self._choose(ask, pool, demoted, now)
-        if choice.endpoint is None:
+        choice = chosen(ask, pool, self.settings, demoted, now)
+        view = seen(ask, pool, self.settings, choice, now)
+        if view is None:
             return None, choice.reason
-        key = (ask.tenant.name, ask.type.name)
-        # Shares are of what can be used: a dead endpoint's slots are nobody's.
-        pool.shares.resize(choice.slots)
-        flow = pool.shares.flow(key, ask.tenant.weight * ask.type.weight, now)
-        view = View(ask, pool, choice.endpoint, flow)
-        view.fallback = choice.fallback
-        view.pool_load = choice.load
-        view.allowed = pool.shares.allowance(flow, choice.load)
-        view.occupied = choice.occupied
-        view.margin_s = self.settings.margin_s
-        view.reserve_ratio = self.settings.reserve_ratio
-        execution_s = choice.endpoint.execution_s
-        if execution_s is not None:
-            view.execution_s = execution_s
-            view.wait_s = choice.endpoint.wait_s(choice.occupied, execution_s, pool.spec)
         for policy in POLICIES:
             if (objection := policy(view)) is not None:
                 return view, objection
         return view, None
-
-    def _choose(self, ask: Ask, pool: PoolState, demoted: bool, now: float) -> Choice:
-        choice = choose(pool, ask.estimate.tokens, now)
-        if choice.reason is Reason.TELEMETRY_LOST:
-            action: FallbackAction = self.settings.fallback
-            if admits_blind(action, ask.type.priority, demoted):
-                return choose_blind(pool)
-        return choice
 
     # -- committing -----------------------------------------------------------------------
 
@@ -182,7 +180,9 @@ class Controller:
         endpoint = view.endpoint
         self._limits.charge(ask.tenant.name, ask.estimate.tokens, now)
         view.pool.shares.admitted(view.flow)
-        endpoint.reserve(ask.estimate.tokens)
+        # The stay begins beside what is there already.
+        stay = foresight.begin(view, now)
+        endpoint.reserve(ask.estimate.kv_tokens)
         self.ledger.open(
             Reservation(
                 id=ask.id,
@@ -192,9 +192,10 @@ class Controller:
                 endpoint=endpoint,
                 shares=view.pool.shares,
                 flow=view.flow,
-                tokens=ask.estimate.tokens,
+                tokens=ask.estimate.kv_tokens,
                 opened_s=now,
-                lease_s=self.settings.lease_s,
+                lease_s=foresight.lease_s(view, self.settings.lease_s),
+                stay=stay,
             )
         )
         return Decision(
@@ -255,11 +256,7 @@ class Controller:
             return decision
         if view is None and ask.pools:
             pool = self._pools[ask.pools[0].name]
-            endpoint = choose_blind(pool).endpoint
-            if endpoint is not None:
-                key = (ask.tenant.name, ask.type.name)
-                flow = pool.shares.flow(key, ask.tenant.weight * ask.type.weight, now)
-                view = View(ask, pool, endpoint, flow)
+            view = seen(ask, pool, self.settings, choose_blind(pool), now)
         if view is None:
             return replace(decision, verdict=Verdict.ADMIT)
         admitted = self._admit(ask, view, False, decision.reason, now)
@@ -279,6 +276,7 @@ class Controller:
             pool = PoolState(spec, tuple(states))
             if (old := old_pools.get(spec.name)) is not None:
                 pool.shares = old.shares
+                pool.predictor = old.predictor
                 pool.shares.resize(spec.slots)
             self._pools[spec.name] = pool
         seat(self._endpoints.values())

@@ -24,7 +24,8 @@ class EndpointState:
     """One endpoint's live numbers. Only the controller changes them.
 
     `own` are our unsettled requests, `foreign` those in the engine that we did not admit (or have
-    already settled), `load` both together. `peers` are the other endpoints on the same device.
+    already settled), `untold` of our own are over by now though the access log has not told yet,
+    `load` is all that run. `peers` are the other endpoints on the same device.
     """
 
     # Attributes, not properties: each is read several times a decision and for every endpoint.
@@ -43,6 +44,7 @@ class EndpointState:
         "sample",
         "spec",
         "traffic",
+        "untold",
     )
 
     def __init__(self, spec: Endpoint) -> None:
@@ -54,6 +56,7 @@ class EndpointState:
         self.traffic = Traffic()
         self.peers: tuple[EndpointState, ...] = ()
         self.foreign = 0.0
+        self.untold = 0.0
         self.load = 0.0
         self._foreign: float | None = None
         self._kv_at_s = -inf
@@ -65,14 +68,23 @@ class EndpointState:
         """Count one admitted request."""
         self.own += 1
         self.own_tokens += tokens
-        self.load = self.own + self.foreign
+        self.load = self._running()
         self._peak_since = max(self._peak_since, self.own)
 
     def release(self, tokens: int) -> None:
         """Uncount one."""
         self.own -= 1
         self.own_tokens -= tokens
-        self.load = self.own + self.foreign
+        self.load = self._running()
+
+    def set_untold(self, requests: float) -> None:
+        """So many of our own are over though nobody has told."""
+        self.untold = requests
+        self.load = self._running()
+
+    def _running(self) -> float:
+        own = self.own - self.untold
+        return (own if own > 0.0 else 0.0) + self.foreign
 
     @property
     def device(self) -> str | None:
@@ -117,7 +129,7 @@ class EndpointState:
             if believed is None:
                 return None
             # What we admitted ourselves is known, however old the gauges are.
-            load = max(believed, float(self.own))
+            load = max(believed, self.own - self.untold)
         return load
 
     def wait_s(self, in_flight: float, execution_s: float, pool: Pool) -> float:
@@ -157,7 +169,7 @@ class EndpointState:
             keep = exp(-(sample.at_s - before.at_s) / SMOOTHING_S)
             self._foreign = keep * self._foreign + (1.0 - keep) * seen
         self.foreign = max(0.0, self._foreign)
-        self.load = self.own + self.foreign
+        self.load = self._running()
         self._peak_before, self._peak_since = self._peak_since, self.own
 
     def _take_execution(self, sample: EndpointSample) -> None:

@@ -38,14 +38,20 @@ def share(view: View) -> Reason | None:
 
 
 def latency(view: View) -> Reason | None:
-    """Predicted wait and execution meet the promise less the margin.
+    """What is predicted keeps the promise, less the margin.
 
-    An idle endpoint takes one request whatever is predicted, or a bad prediction could never be
-    unlearned; without a prediction nothing queues, because `capacity` already bounds the load.
+    An idle endpoint takes one request whatever is predicted, and one on which more went well
+    lately some more, or a bad prediction could never be unlearned. Before there is anything to
+    predict from, a mean stands in; without that nothing queues, because `capacity` already bounds
+    the load.
     """
-    if view.fallback or view.ask.slo_s is None or view.execution_s is None:
+    if view.fallback:
         return None
     if view.endpoint.own == 0 and view.occupied < 0.5:
+        return None
+    if view.forecast is not None:
+        return Reason.SLO_UNREACHABLE if view.late() and view.endpoint.own >= view.floor else None
+    if view.ask.slo_s is None or view.execution_s is None:
         return None
     late = view.wait_s + view.execution_s > view.ask.slo_s - view.margin_s
     return Reason.SLO_UNREACHABLE if late else None

@@ -8,7 +8,7 @@ that a burst right after its arrival is not blamed on its size.
 from __future__ import annotations
 
 import heapq
-from math import inf
+from math import exp, inf
 
 from ext_authz.estimation.latency.features import Load, Work
 from ext_authz.estimation.latency.level import Pace
@@ -18,6 +18,10 @@ from ext_authz.estimation.latency.predictor import Forecast, Lesson
 AGAIN = 1.5
 # A prompt that waits longer than this to be computed says nothing that its queue does not.
 MOST_PREFILL_S = 60.0
+
+# Of the most requests in flight that went well in the last minutes.
+FLOOR_RATIO = 0.25
+GOOD_MEMORY_S = 180.0
 
 
 class Stay:
@@ -37,6 +41,7 @@ class Stay:
         "load_mark",
         "met",
         "most_output_tokens",
+        "slo_s",
         "slots",
         "work",
     )
@@ -47,6 +52,7 @@ class Stay:
         self.met = met
         self.slots = slots
         self.forecast: Forecast | None = None
+        self.slo_s: float | None = None
         self.entered_s = 0.0
         self.load_mark = 0.0
         self.context_mark = 0.0
@@ -60,13 +66,18 @@ class Stay:
             work, self.met, self.lived, self.slots, e2e_s, ttft_s, self.forecast, self.late
         )
 
+    def longest(self, e2e_s: float) -> Lesson:
+        """What is known while it has run for `e2e_s` and is not over: it may put out the most."""
+        work = Work(self.work.prompt_tokens, self.most_output_tokens)
+        return Lesson(work, self.met, self.lived, self.slots, e2e_s, None, self.forecast)
+
 
 class Traffic:
     """Our requests on one endpoint. `load` below is all requests on it, foreign ones too, up to
     `now`. `pace` is how fast the endpoint is beside others of its pool."""
 
-    __slots__ = ("_at_s", "_context_sum", "_due", "_load_sum", "_number", "context_tokens",
-                 "pace", "prefill_s")  # fmt: skip
+    __slots__ = ("_at_s", "_context_sum", "_due", "_good", "_good_at_s", "_load_sum", "_number",
+                 "context_tokens", "pace", "prefill_s")  # fmt: skip
 
     def __init__(self) -> None:
         self.pace = Pace()
@@ -76,6 +87,8 @@ class Traffic:
         self._load_sum = 0.0
         self._context_sum = 0.0
         self._at_s = -inf
+        self._good = 0.0
+        self._good_at_s = -inf
         self._due: list[tuple[float, int, Stay]] = []
         self._number = 0
 
@@ -105,6 +118,19 @@ class Traffic:
             beside = max(0.0, (self._load_sum - stay.load_mark) / seconds - 1.0)
             context = (self._context_sum - stay.context_mark) / seconds - stay.work.prompt_tokens
             stay.lived = Load(beside, max(0.0, context), stay.met.prefill_s)
+
+    def went_well(self, in_flight: float, at_s: float) -> None:
+        """A request kept its promise with so many in flight, itself included."""
+        self._good = max(in_flight, self._good_until(at_s))
+        self._good_at_s = max(at_s, self._good_at_s)
+
+    def floor(self, now: float) -> float:
+        """Requests that are let in whatever is predicted, so that it can be learned that
+        things are better than they look."""
+        return FLOOR_RATIO * self._good_until(now)
+
+    def _good_until(self, now: float) -> float:
+        return self._good * exp(-max(0.0, now - self._good_at_s) / GOOD_MEMORY_S)
 
     # -- overdue --------------------------------------------------------------------------
 

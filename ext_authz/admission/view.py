@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.shares import Flow, Shares
+from ext_authz.estimation.latency.features import IDLE, Work
+from ext_authz.estimation.latency.predictor import Forecast, Predictor
 from ext_authz.model import Evidence, InferenceRequest, WorkEstimate, value
 from ext_authz.settings import Pool, RequestType, Tenant
 
@@ -13,7 +15,8 @@ class Ask:
     """One request with everything resolved that does not depend on load.
 
     `pools` is where it may run in order of preference: the first, then its chain of demotion.
-    `slo_s` is the end-to-end promise (a client's deadline may have shortened it), None if none.
+    `slo_s` is the end-to-end promise (a client's deadline may have shortened it), `ttft_s` that of
+    the first token and `tpot_s` that of each further one; None if none.
     """
 
     id: str
@@ -23,17 +26,20 @@ class Ask:
     estimate: WorkEstimate
     pools: tuple[Pool, ...]
     slo_s: float | None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
 
 
 class PoolState:
     """One pool's live numbers. Only the controller changes them."""
 
-    __slots__ = ("endpoints", "shares", "spec")
+    __slots__ = ("endpoints", "predictor", "shares", "spec")
 
     def __init__(self, spec: Pool, endpoints: tuple[EndpointState, ...]) -> None:
         self.spec = spec
         self.endpoints = endpoints
         self.shares = Shares(spec.slots)
+        self.predictor = Predictor()
 
 
 class View:
@@ -48,13 +54,19 @@ class View:
         "endpoint",
         "execution_s",
         "fallback",
+        "floor",
         "flow",
+        "forecast",
         "margin_s",
+        "met",
         "occupied",
         "pool",
         "pool_load",
         "reserve_ratio",
+        "run_slots",
+        "target_ratio",
         "wait_s",
+        "work",
     )
 
     def __init__(self, ask: Ask, pool: PoolState, endpoint: EndpointState, flow: Flow) -> None:
@@ -70,6 +82,12 @@ class View:
         self.wait_s = 0.0
         self.execution_s: float | None = None
         self.fallback = False
+        self.met = IDLE
+        self.run_slots = endpoint.spec.max_concurrency
+        self.work: Work | None = None
+        self.forecast: Forecast | None = None
+        self.target_ratio = 0.01
+        self.floor = 1.0
 
     @property
     def slots(self) -> int:
@@ -79,9 +97,54 @@ class View:
     @property
     def hopeless(self) -> bool:
         """Whether it would be late without any wait: room kept for its like would stand idle."""
-        if self.ask.slo_s is None or self.execution_s is None:
+        budget_s = self.budget_s
+        if budget_s is None:
             return False
-        return self.execution_s > self.ask.slo_s - self.margin_s
+        if self.forecast is not None:
+            return self._idle().e2e_s > budget_s
+        return self.execution_s is not None and self.execution_s > budget_s
+
+    @property
+    def budget_s(self) -> float | None:
+        """The end-to-end time left, in seconds of cool clocks; None without a promise."""
+        if self.ask.slo_s is None:
+            return None
+        return (self.ask.slo_s - self.margin_s) / self.endpoint.thermal_factor
+
+    def late(self) -> bool:
+        """Whether a promise would more likely be broken than load may make it.
+
+        Load may break a part of `target_ratio` of the promises; where so many or more would be
+        broken on an idle endpoint, for the size of the request alone, at most twice as many.
+        """
+        forecast = self.forecast
+        if forecast is None:
+            return False
+        risk = self.risk_of(forecast)
+        if risk <= self.target_ratio:
+            return False
+        return risk > 2.0 * self.risk_of(self._idle())
+
+    def risk_of(self, forecast: Forecast) -> float:
+        """The chance (0..1) that the promises are broken if the forecast is right."""
+        ask, predictor, risk = self.ask, self.pool.predictor, 0.0
+        cool = self.endpoint.thermal_factor
+        if (budget_s := self.budget_s) is not None:
+            risk = predictor.e2e[forecast.queued].late(budget_s, forecast.e2e_s)
+        if ask.ttft_s is not None:
+            spread = predictor.ttft if predictor.tells_first else predictor.e2e
+            first = spread[forecast.queued].late(ask.ttft_s / cool, forecast.ttft_s)
+            risk = max(risk, first)
+        if ask.tpot_s is not None and ask.estimate.output_tokens > 1:
+            each_s = (forecast.e2e_s - forecast.ttft_s) / ask.estimate.output_tokens
+            rest = predictor.e2e[forecast.queued].late(ask.tpot_s / cool, max(each_s, 1e-6))
+            risk = max(risk, rest)
+        return risk
+
+    def _idle(self) -> Forecast:
+        work = self.work or Work(self.ask.estimate.prompt_tokens, self.ask.estimate.output_tokens)
+        pace = self.endpoint.traffic.pace
+        return self.pool.predictor.ask(work, IDLE, self.run_slots, pace)
 
     def evidence(self) -> Evidence:
         """The numbers looked at, for the journal and `explain`."""
@@ -93,4 +156,10 @@ class View:
             budget_s=None if self.ask.slo_s is None else self.ask.slo_s - self.margin_s,
             tenant_in_flight=self.flow.used,
             tenant_limit=self.allowed,
+            predicted_s=(
+                None
+                if self.forecast is None
+                else self.forecast.e2e_s * self.endpoint.thermal_factor
+            ),
+            risk_ratio=None if self.forecast is None else self.risk_of(self.forecast),
         )

@@ -22,6 +22,8 @@ from ext_authz.model import value
 # step, half the time of a request for each that queues before it.
 FIRST_PRIOR_S = (0.02, 0.1, 0.01, 0.01, 0.05, 1.0)
 REST_PRIOR_S = (8.0, 4.0, 4.0, 2.0)
+# Ends that must be known before a forecast is worth more than a mean.
+ENOUGH = 20
 # First tokens that must have been told before the two parts are added up.
 ENOUGH_FIRST = 30
 
@@ -66,8 +68,8 @@ class Predictor:
 
     @property
     def taught(self) -> bool:
-        """Whether anything was learned; before that a forecast means nothing."""
-        return self._whole.lessons > 0
+        """Whether enough was learned for a forecast to mean something."""
+        return self._whole.lessons >= ENOUGH
 
     @property
     def tells_first(self) -> bool:
@@ -91,6 +93,12 @@ class Predictor:
         # The part of it that a request without output would take.
         ttft_s = self._whole.ask((*before, 0.0, 0.0, 0.0, 0.0)) * factor
         return Forecast(ttft_s, e2e_s, queued)
+
+    def prefill_s(self, work: Work) -> float:
+        """How long the prompt of `work` keeps an engine from others' first tokens."""
+        weights = self._first.weights if self.tells_first else self._whole.weights
+        # Of the fixed part, what is not the network's is about a half.
+        return 0.5 * weights[0] + weights[1] * work.prompt_tokens / 1000.0
 
     def within_s(self, forecast: Forecast, quantile: float) -> float:
         """The end-to-end time that a `quantile` of requests with this forecast stay within."""

@@ -1,0 +1,142 @@
+"""Predictions for one controller: what they are asked with, and what teaches them.
+
+PURE. All times a predictor hears of are those of cool clocks: seconds are divided by the thermal
+factor in force when they are learned, and a budget is divided by it when one is asked about, so
+that throttling is counted once, by its own loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil, isfinite, log2
+
+from ext_authz.admission.endpoints import EndpointState
+from ext_authz.admission.ledger import Reservation
+from ext_authz.admission.traffic import Stay
+from ext_authz.admission.view import PoolState, View
+from ext_authz.estimation.lag import ReportLag
+from ext_authz.estimation.latency.features import Work
+from ext_authz.estimation.latency.queueing import FIXED_SHAPE
+from ext_authz.model import Outcome
+
+# How often what is overdue is looked for, and what has ended untold is estimated.
+LOOK_EVERY_S = 0.1
+# Below this lag what has ended is told soon enough not to matter.
+MATERIAL_LAG_S = 0.05
+# A lease is doubled until it holds this many times the p99, but not beyond so many doublings.
+LEASE_TIMES, LEASE_DOUBLINGS = 2.0, 6
+
+
+def look(view: View, now: float) -> None:
+    """Fill in what is predicted, if anything can be yet."""
+    endpoint, predictor = view.endpoint, view.pool.predictor
+    view.met = endpoint.traffic.meets(endpoint.load, view.occupied, now)
+    view.run_slots = run_slots(view.pool, endpoint)
+    if predictor.taught:
+        estimate = view.ask.estimate
+        view.work = Work(estimate.prompt_tokens, estimate.output_tokens)
+        view.forecast = predictor.ask(view.work, view.met, view.run_slots, endpoint.traffic.pace)
+
+
+def begin(view: View, now: float) -> Stay:
+    """The request of `view` is let in."""
+    estimate, endpoint, predictor = view.ask.estimate, view.endpoint, view.pool.predictor
+    work = view.work or Work(estimate.prompt_tokens, estimate.output_tokens)
+    stay = Stay(work, estimate.kv_tokens - estimate.prompt_tokens, view.met, view.run_slots)
+    stay.forecast = view.forecast
+    stay.slo_s = view.ask.slo_s
+    endpoint.traffic.enter(stay, predictor.prefill_s(work), endpoint.load, now)
+    if view.forecast is not None:
+        due_s = predictor.due_s(view.forecast) * endpoint.thermal_factor
+        endpoint.traffic.watch(stay, now + due_s)
+    return stay
+
+
+def lease_s(view: View, configured_s: float) -> float:
+    """How long a reservation may stay open without a sign of life: the configured time, or what
+    holds nearly all requests of its like. One of a few lengths, as the ledger needs."""
+    if view.forecast is None:
+        return configured_s
+    predictor, endpoint = view.pool.predictor, view.endpoint
+    longest_s = predictor.within_s(view.forecast, 0.99) * endpoint.thermal_factor
+    times = LEASE_TIMES * longest_s / configured_s
+    if times <= 1.0:
+        return configured_s
+    return configured_s * 2.0 ** min(ceil(log2(times)), LEASE_DOUBLINGS)
+
+
+def learn(pool: PoolState, reservation: Reservation, outcome: Outcome, work: Work) -> None:
+    """Teach what became of a request that turned out to be `work`.
+
+    Only what ran to its end says how long things take; what was given up before is known to take
+    longer than that.
+    """
+    stay, endpoint = reservation.stay, reservation.endpoint
+    seconds = outcome.duration_s / endpoint.thermal_factor
+    if stay is None or not (isfinite(seconds) and seconds > 0.0):
+        return
+    traffic = endpoint.traffic
+    if outcome.completed:
+        ttft_s = outcome.usage.ttft_s if outcome.usage else None
+        if ttft_s is not None:
+            ttft_s /= endpoint.thermal_factor
+        pool.predictor.learn(stay.lesson(work, seconds, ttft_s), traffic.pace)
+        if stay.slo_s is None or outcome.duration_s <= stay.slo_s:
+            traffic.went_well(stay.lived.in_flight + 1.0, reservation.opened_s)
+        return
+    if stay.late or stay.forecast is None or not (outcome.client_left or outcome.timed_out):
+        return
+    if seconds > pool.predictor.due_s(stay.forecast):
+        pool.predictor.overdue(stay.longest(seconds), traffic.pace, True)
+
+
+def notice_overdue(pools: Iterable[PoolState], now: float) -> None:
+    """Tell the predictors of what should have ended by now."""
+    for pool in pools:
+        for endpoint in pool.endpoints:
+            for stay in endpoint.traffic.overdue(now):
+                seconds = (now - stay.entered_s) / endpoint.thermal_factor
+                first_time, stay.late = not stay.late, True
+                pool.predictor.overdue(stay.longest(seconds), endpoint.traffic.pace, first_time)
+
+
+def estimate_untold(
+    reservations: Iterable[Reservation],
+    pools: dict[str, PoolState],
+    lag: ReportLag,
+    now: float,
+) -> None:
+    """How many requests of each endpoint are over though nobody has told yet.
+
+    An open one of age a is still running with S(a), the predicted chance to take longer than a;
+    it is over and untold if it ended within the last reports' lag. Reports wait for a flush that
+    comes when it comes, so of those that ended within twice the mean lag half are untold.
+    """
+    untold: dict[int, float] = {}
+    mean_s = lag.mean_s or 0.0
+    if mean_s >= MATERIAL_LAG_S:
+        for reservation in reservations:
+            pool, stay = pools.get(reservation.pool), reservation.stay
+            if pool is None or stay is None or stay.forecast is None:
+                continue
+            endpoint = reservation.endpoint
+            cool, expected_s = endpoint.thermal_factor, stay.forecast.e2e_s
+            residuals = pool.predictor.e2e[stay.forecast.queued]
+            age_s = now - stay.entered_s
+            running = residuals.late(age_s / cool, expected_s)
+            before = residuals.late((age_s - 2.0 * mean_s) / cool, expected_s)
+            over = 0.5 * max(0.0, before - running)
+            if over > 0.0:
+                untold[id(endpoint)] = untold.get(id(endpoint), 0.0) + over / (running + over)
+    for pool in pools.values():
+        for endpoint in pool.endpoints:
+            endpoint.set_untold(untold.get(id(endpoint), 0.0))
+
+
+def run_slots(pool: PoolState, endpoint: EndpointState) -> int:
+    """Requests that run at once before others queue: of a model of fixed shape a batch on each
+    instance."""
+    if pool.spec.engine not in FIXED_SHAPE:
+        return endpoint.spec.max_concurrency
+    mean_batch = endpoint.sample.mean_batch if endpoint.sample else None
+    return max(1, round(pool.spec.instances * max(1.0, mean_batch or 1.0)))

@@ -1,0 +1,50 @@
+"""One request held against one pool: where it would go, and what the rules then look at.
+
+PURE, and changes nothing but what time has changed.
+"""
+
+from __future__ import annotations
+
+from ext_authz.admission import foresight
+from ext_authz.admission.selection import Choice, admits_blind, choose, choose_blind
+from ext_authz.admission.view import Ask, PoolState, View
+from ext_authz.model import Reason
+from ext_authz.settings import AdmissionSettings
+
+
+def chosen(
+    ask: Ask, pool: PoolState, settings: AdmissionSettings, demoted: bool, now: float
+) -> Choice:
+    """The endpoint of `pool` for `ask`; without telemetry as the fallback action says."""
+    choice = choose(pool, ask.estimate.kv_tokens, now)
+    blind = choice.reason is Reason.TELEMETRY_LOST
+    if blind and admits_blind(settings.fallback, ask.type.priority, demoted):
+        return choose_blind(pool)
+    return choice
+
+
+def seen(
+    ask: Ask, pool: PoolState, settings: AdmissionSettings, choice: Choice, now: float
+) -> View | None:
+    """What the rules look at; None if there is no endpoint."""
+    endpoint = choice.endpoint
+    if endpoint is None:
+        return None
+    key = (ask.tenant.name, ask.type.name)
+    # Shares are of what can be used: a dead endpoint's slots are nobody's.
+    pool.shares.resize(choice.slots)
+    flow = pool.shares.flow(key, ask.tenant.weight * ask.type.weight, now)
+    view = View(ask, pool, endpoint, flow)
+    view.fallback = choice.fallback
+    view.pool_load = choice.load
+    view.allowed = pool.shares.allowance(flow, choice.load)
+    view.occupied = choice.occupied
+    view.margin_s = settings.margin_s
+    view.reserve_ratio = settings.reserve_ratio
+    view.floor = endpoint.traffic.floor(now)
+    execution_s = endpoint.execution_s
+    if execution_s is not None:
+        view.execution_s = execution_s
+        view.wait_s = endpoint.wait_s(choice.occupied, execution_s, pool.spec)
+    foresight.look(view, now)
+    return view
