@@ -58,7 +58,7 @@ class Gate:
         self._requests = RequestIds()
         self.settlement = Settlement(self.controller, self._requests, metrics)
         self.lessons: Waiting[tuple[Reservation, Outcome]] = Waiting(MOST_LESSONS, rng)
-        self.on_lesson: Callable[[Reservation, Outcome, float], None] = lambda *_: None
+        self.on_lesson: Callable[[Reservation, Outcome, float], None] = self._teach
         metrics.read_with("lessons_skipped", lambda: [((), float(self.lessons.skipped))])
         self._addresses = _addresses(settings)
 
@@ -128,6 +128,10 @@ class Gate:
         """Learn from up to `most` of the outcomes that wait."""
         for charged, outcome in self.lessons.take(most):
             self.on_lesson(charged, outcome, now)
+
+    def _teach(self, charged: Reservation, outcome: Outcome, _: float) -> None:
+        if charged.stay is not None:
+            self.controller.learn(charged, outcome, charged.stay.work)
 
     def observe(self, sample: EndpointSample) -> None:
         """Newer telemetry of one endpoint."""

@@ -12,7 +12,6 @@ from enum import StrEnum
 
 from ext_authz.admission.controller import Controller
 from ext_authz.admission.ledger import Reservation
-from ext_authz.estimation.lag import ReportLag
 from ext_authz.metrics import Metrics
 from ext_authz.model import Outcome
 from ext_authz.serving.entries import AccessLogEntry
@@ -49,7 +48,7 @@ class Settlement:
     """Takes in entries for one controller. `lag` is how late they tell of ends."""
 
     def __init__(self, controller: Controller, requests: RequestIds, metrics: Metrics) -> None:
-        self.lag = ReportLag()
+        self.lag = controller.report_lag
         self._controller = controller
         self._requests = requests
         self._metrics = metrics
@@ -95,8 +94,6 @@ class Settlement:
         )
         self._controller.settle(outcome, now)
         self._remember(entry.decision_id, EntryResult.DOUBLED)
-        if ended_s is not None:
-            self.lag.add(now - ended_s)
         self.count(EntryResult.SETTLED)
         return reservation, outcome
 
