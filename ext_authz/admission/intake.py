@@ -48,6 +48,7 @@ class Intake:
         if pool is None:
             reason = Reason.UNKNOWN_MODEL if self._settings.pools else Reason.NO_ENDPOINT
             return _refusal(reason, tenant, type_, request)
+        slo = self._slo(request.path)
         return Ask(
             id=ask_id,
             tenant=tenant,
@@ -55,7 +56,9 @@ class Intake:
             request=request,
             estimate=estimate(request, self._settings.cost),
             pools=self._chains[pool.name],
-            slo_s=self._promise_s(call, request),
+            slo_s=self._promise_s(call, slo),
+            ttft_s=slo.ttft_s,
+            tpot_s=slo.tpot_s,
         )
 
     def pool_of(self, model: str | None, tenant: Tenant) -> Pool | None:
@@ -83,9 +86,9 @@ class Intake:
         name = wanted if wanted in tenant.types else tenant.types[0]
         return self._settings.types[name]
 
-    def _promise_s(self, call: HttpCall, request: InferenceRequest) -> float | None:
+    def _promise_s(self, call: HttpCall, slo: Slo) -> float | None:
         """The path's end-to-end promise, shortened (never lengthened) by a client's deadline."""
-        promise_s = self._slo(request.path).e2e_s
+        promise_s = slo.e2e_s
         for deadline_s in self._deadlines_s(call.headers):
             if promise_s is None or deadline_s < promise_s:
                 promise_s = deadline_s

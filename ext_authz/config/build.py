@@ -76,11 +76,15 @@ def lease_s(config: AdmissionControl) -> float:
     return max(3 * config.edge.access_log_periodic, 15.0)
 
 
-def default_e2e_ms(slo: SloSection) -> float:
-    """The end-to-end promise where no path says otherwise."""
+def default_e2e_ms(slo: SloSection) -> float | None:
+    """The end-to-end promise where no path says otherwise; none where the default promises only
+    tokens, as streams do."""
     if slo.default.e2e_ms is not None:
         return slo.default.e2e_ms
-    return DEFAULT_SLO_MS if slo.default_ms is None else slo.default_ms
+    if slo.default_ms is not None:
+        return slo.default_ms
+    by_token = slo.default.ttft_ms is not None or slo.default.tpot_ms is not None
+    return None if by_token else DEFAULT_SLO_MS
 
 
 def type_names(config: AdmissionControl) -> frozenset[str]:

@@ -9,7 +9,7 @@ from ext_authz.config import build
 from ext_authz.config.discovery import check_discovery
 from ext_authz.config.locate import Loc
 from ext_authz.config.report import Report
-from ext_authz.config.schema import AdmissionControl, PoolBody, Targets
+from ext_authz.config.schema import AdmissionControl, PoolBody
 from ext_authz.config.sources import check_sources
 
 
@@ -37,22 +37,15 @@ def _slos(config: AdmissionControl, report: Report) -> None:
         report.problem(
             ("slo", "default", "e2e_ms"), "says the same as slo.default_ms", "delete one of them"
         )
-    entries: list[tuple[Loc, Targets, float | None]] = [
-        (("slo", "default"), slo.default, build.default_e2e_ms(slo))
-    ]
+    entries: list[tuple[Loc, float | None]] = [(("slo", "default"), build.default_e2e_ms(slo))]
     for path, body in slo.requests.items():
         where = ("slo", "requests", path)
         if body.slo_ms is not None and body.e2e_ms is not None:
             report.problem((*where, "e2e_ms"), "says the same as slo_ms", "delete one of them")
         if not body.model_fields_set and report.whole("slo"):
             report.problem(where, "promises nothing", "write slo_ms, or delete the path")
-        entries.append((where, body, body.slo_ms or body.e2e_ms))
-    for loc, targets, e2e_ms in entries:
-        for name in ("ttft_ms", "tpot_ms"):
-            if getattr(targets, name) is not None:
-                report.warn(
-                    (*loc, name), "is not acted on yet", "write e2e_ms to have a promise kept"
-                )
+        entries.append((where, body.slo_ms or body.e2e_ms))
+    for loc, e2e_ms in entries:
         if e2e_ms is not None and e2e_ms <= margin_ms:
             report.warn(
                 loc,

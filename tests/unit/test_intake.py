@@ -222,3 +222,11 @@ def test_the_estimate_comes_with_the_ask() -> None:
     assert isinstance(answer, Ask)
     assert answer.estimate.prompt_tokens == 100
     assert isinstance(answer.request, InferenceRequest)
+
+
+def test_promises_of_tokens_come_along() -> None:
+    """A path may promise its first token and its pace, whatever a client's deadline is."""
+    slos = {"/v1/chat/completions": Slo(None, 0.5, 0.02)}
+    answer = ask(Intake(config(path_slos=slos)), headers={"grpc-timeout": "3S"})
+    assert isinstance(answer, Ask)
+    assert (answer.slo_s, answer.ttft_s, answer.tpot_s) == (3.0, 0.5, 0.02)
