@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -40,7 +41,10 @@ class Entries(RuleBasedStateMachine):
         super().__init__()
         self.service = Service(slots=6)
         self.gate = self.service.gate
-        self.lease_s = self.gate.settings.admission.lease_s
+        self.lease_s = 5.0
+        before = self.gate.settings
+        admission = replace(before.admission, lease_s=self.lease_s)
+        self.gate.reconfigure(replace(before, admission=admission), self.service.clock.now())
         # By decision id: when its lease ends, or how what still comes is to be called.
         self.open: dict[str, float] = {}
         self.ended: dict[str, EntryResult] = {}
