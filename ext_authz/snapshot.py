@@ -94,7 +94,8 @@ class EndpointSample:
     the card it runs on can be reached no longer, so that its load means nothing.
 
     `mean_wait_s` is time in the engine's own queue and `mean_batch` requests in one batch, over
-    what finished since the sample before; the rates are over the same time, and unknown where a
+    what finished since the sample before, `mean_ttft_s` the time from arrival to the first token,
+    over those that came; the rates are over the same time, and unknown where a
     restart lies in it. `slots` is how many requests the engine says it runs at once.
     """
 
@@ -110,6 +111,7 @@ class EndpointSample:
     device: str | None = None
     mean_wait_s: float | None = None
     mean_batch: float | None = None
+    mean_ttft_s: float | None = None
     slots: float | None = None
     prompt_tokens_per_s: float | None = None
     generation_tokens_per_s: float | None = None

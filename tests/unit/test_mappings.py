@@ -16,8 +16,8 @@ from ext_authz.telemetry.pages.reading import Reading, read
 
 PAGES = sorted((Path(__file__).parents[1] / "data" / "metrics").glob("*.txt"))
 VLLM_PAGES = [path for path in PAGES if path.stem.startswith("vllm")]
-EXPECTED = frozenset({*VLLM.rules, *VLLM.means}) - {Signal.REJECTIONS}
-"""What every vLLM server shows: refusals are counted only by those that can refuse."""
+EXPECTED = frozenset({*VLLM.rules, *VLLM.means}) - {Signal.REJECTIONS, Signal.FIRST_TOKEN}
+"""What every vLLM server must show: refusals are counted only by those that can refuse."""
 OTHER_PAGES = [path for path in PAGES if not path.stem.startswith("vllm")]
 
 
@@ -70,6 +70,7 @@ def test_captured_vllm_pages(path: Path) -> None:
     for signal, name in (
         (Signal.EXECUTION, "request_inference_time_seconds"),
         (Signal.QUEUEING, "request_queue_time_seconds"),
+        (Signal.FIRST_TOKEN, "time_to_first_token_seconds"),
     ):
         pairs = got.means[signal].values()
         assert sum(pair.count for pair in pairs) == sum(all_of(f"{name}_count"))

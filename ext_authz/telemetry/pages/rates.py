@@ -53,6 +53,7 @@ def sample(endpoint: str, now: Dated, before: Dated | None, source: str) -> Endp
         mean_execution_s=mean_execution_s(then, reading) if then else None,
         mean_wait_s=mean_of(Signal.QUEUEING),
         mean_batch=mean_of(Signal.BATCH),
+        mean_ttft_s=mean_of(Signal.FIRST_TOKEN),
         prompt_tokens_per_s=per_s(Signal.PROMPT_TOKENS),
         generation_tokens_per_s=per_s(Signal.GENERATION_TOKENS),
         requests_per_s=per_s(Signal.REQUESTS),

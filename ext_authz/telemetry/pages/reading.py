@@ -16,6 +16,7 @@ from ext_authz.snapshot import ModelSample
 from ext_authz.telemetry.pages.exposition import DropReason, LabelKey, Page, Series, number
 from ext_authz.telemetry.pages.mappings import (
     COUNTERS,
+    OPTIONAL_MEANS,
     Combine,
     EngineMapping,
     Mean,
@@ -86,7 +87,7 @@ def read(mapping: EngineMapping, page: Page) -> Reading:
             models.pop(signal, None)
     means = {signal: _pairs(ways, page) for signal, ways in mapping.means.items()}
     missing = {s for s, rule in mapping.rules.items() if s not in totals and not rule.optional}
-    missing |= {signal for signal, pairs in means.items() if not pairs}
+    missing |= {s for s, pairs in means.items() if not pairs and s not in OPTIONAL_MEANS}
     return Reading(
         MappingProxyType(totals),
         _model_samples(models),

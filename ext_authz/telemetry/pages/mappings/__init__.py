@@ -20,6 +20,7 @@ from ext_authz.telemetry.pages.mappings.language import (
 )
 from ext_authz.telemetry.pages.mappings.rules import (
     COUNTERS,
+    OPTIONAL_MEANS,
     Combine,
     EngineMapping,
     Mean,
@@ -31,6 +32,7 @@ from ext_authz.telemetry.pages.mappings.rules import (
 __all__ = [
     "COUNTERS",
     "ENGINES",
+    "OPTIONAL_MEANS",
     "VLLM",
     "Combine",
     "EngineMapping",

@@ -53,6 +53,7 @@ VLLM = EngineMapping(
                 ),
             ),
             Signal.QUEUEING: (histogram("vllm:request_queue_time_seconds"),),
+            Signal.FIRST_TOKEN: (histogram("vllm:time_to_first_token_seconds"),),
         }
     ),
     awake=Way("vllm:engine_sleep_state", where=MappingProxyType({"sleep_state": "awake"})),
@@ -109,6 +110,9 @@ SGLANG = EngineMapping(
                 histogram(f"sglang{mark}e2e_request_latency_seconds") for mark in ":_"
             ),
             Signal.QUEUEING: tuple(histogram(f"sglang{mark}queue_time_seconds") for mark in ":_"),
+            Signal.FIRST_TOKEN: tuple(
+                histogram(f"sglang{mark}time_to_first_token_seconds") for mark in ":_"
+            ),
         }
     ),
 )

@@ -20,7 +20,8 @@ class Signal(StrEnum):
 
     `SLOTS` is how many requests it runs at once. `EXECUTION` is seconds in the engine, its queue
     left out, `QUEUEING` seconds in that queue, `WHOLE` both together, `BATCH` requests in one
-    batch: means over what finished. The `COUNTERS` only grow while the engine lives.
+    batch: means over what finished. `FIRST_TOKEN` is seconds from the arrival to it, over those
+    that came. The `COUNTERS` only grow while the engine lives.
     """
 
     RUNNING = "running"
@@ -32,6 +33,7 @@ class Signal(StrEnum):
     QUEUEING = "queueing_s"
     WHOLE = "whole_s"
     BATCH = "batch"
+    FIRST_TOKEN = "first_token_s"
     PROMPT_TOKENS = "prompt_tokens"
     GENERATION_TOKENS = "generation_tokens"
     REQUESTS = "requests"
@@ -41,6 +43,8 @@ class Signal(StrEnum):
 COUNTERS = frozenset(
     {Signal.PROMPT_TOKENS, Signal.GENERATION_TOKENS, Signal.REQUESTS, Signal.REJECTIONS}
 )
+# A mean that is not there is no fault of the engine's.
+OPTIONAL_MEANS = frozenset({Signal.FIRST_TOKEN})
 
 
 class Combine(StrEnum):

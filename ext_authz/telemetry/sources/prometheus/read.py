@@ -32,6 +32,7 @@ SIGNALS: Mapping[str, Combine] = MappingProxyType(
         "kv_capacity_tokens": Combine.SUM,
         "mean_execution_s": Combine.MAX,
         "mean_wait_s": Combine.MAX,
+        "mean_ttft_s": Combine.MAX,
         "slots": Combine.SUM,
         "prompt_tokens_per_s": Combine.SUM,
         "generation_tokens_per_s": Combine.SUM,
