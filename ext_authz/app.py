@@ -28,6 +28,7 @@ from ext_authz.serving.check import CheckService
 from ext_authz.serving.codec import Codec
 from ext_authz.serving.gate import Gate
 from ext_authz.serving.server import GrpcHost
+from ext_authz.serving.tap import TapService
 from ext_authz.serving.wire import compile_messages
 from ext_authz.settings import Settings
 from ext_authz.snapshot import EndpointSample
@@ -59,8 +60,9 @@ class App:
         codec = Codec(wire, settings.admission.retry.cap_s)
         checks = CheckService(self._gate, codec, self._clock)
         sink = AccessLogSink(self._gate, codec, self._clock)
+        taps = TapService(self._gate, codec, self._clock, sink.learn_soon)
         self._codec = codec
-        self._host = GrpcHost(settings.server, wire, checks.check, sink)
+        self._host = GrpcHost(settings.server, wire, checks.check, sink, taps)
         self._lookout = Lookout(self._gate, self._fleet, self._clock, loaded)
         self._lookout.wire(self._metrics)
         self._watcher = ConfigWatcher(path, self._on_config, self._on_config_error, initial=loaded)

@@ -47,6 +47,8 @@ TABLE: tuple[Row, ...] = (
         "Access-log entries, by what they did or why they did nothing; see docs/outcomes.md"),
     Row("access_log_lag_seconds", "gauge", ("quantile",),
         "From the end of a request to its access-log entry; absent while there was none"),
+    Row("tapped_answers", "counter", ("result",),
+        "Answers that the response tap showed, by what came of them; see docs/tap.md"),
     Row("lessons_skipped", "counter", (),
         "Outcomes that were settled and not learned from, as too many waited"),
     Row("endpoint_mismatches", "counter", ("pool",),

@@ -190,7 +190,7 @@ class AdmissionSettings:
 class EdgeSettings:
     """What Envoy itself enforces and how it calls us. `failure_mode_allow` is Envoy's word for
     letting requests through when no answer comes. `preflight_allow` lets browsers ask without a
-    key what they may send (CORS)."""
+    key what they may send (CORS). Of the answers, `tapped_ratio` are shown to us as they pass."""
 
     listen: str
     requests_per_second: float
@@ -203,6 +203,7 @@ class EdgeSettings:
     access_log_flush_s: float
     access_log_periodic_s: float
     preflight_allow: bool = True
+    tapped_ratio: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

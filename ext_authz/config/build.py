@@ -129,7 +129,7 @@ def _admission(config: AdmissionControl, base: Path) -> AdmissionSettings:
 
 
 def _edge(config: AdmissionControl) -> EdgeSettings:
-    edge = config.edge
+    edge, learning = config.edge, config.learning
     timeout = least_check_timeout_s(config) if edge.check_timeout is None else edge.check_timeout
     return EdgeSettings(
         listen=edge.listen,
@@ -143,6 +143,7 @@ def _edge(config: AdmissionControl) -> EdgeSettings:
         access_log_flush_s=edge.access_log_flush,
         access_log_periodic_s=edge.access_log_periodic,
         preflight_allow=edge.preflight == "allow",
+        tapped_ratio=learning.response_tap_share if learning.response_tap else 0.0,
     )
 
 

@@ -228,6 +228,13 @@ class Edge(Section):
     access_log_periodic: Annotated[float, duration(0.1, 600)] = 5.0
 
 
+class Learning(Section):
+    """What is learned from, beside the access log and telemetry."""
+
+    response_tap: Flag = False
+    response_tap_share: Annotated[float, number(0, 1, above=True)] = 1.0
+
+
 class Server(Section):
     """Our own listeners."""
 
@@ -262,6 +269,7 @@ class AdmissionControl(Section):
     hold: Hold = Hold()
     retry: Retry = Retry()
     cost: Cost = Cost()
+    learning: Learning = Learning()
     edge: Edge = Edge()
     server: Server = Server()
 

@@ -129,6 +129,8 @@ def _filters(settings: Settings) -> str:
     )
     if any(_is_named(pool) for pool in settings.admission.pools.values()):
         filters += filter_parts.ENDPOINT_SUBSET
+    if edge.tapped_ratio > 0:
+        filters += _fill(filter_parts.TAP, parts=max(1, round(edge.tapped_ratio * 1_000_000)))
     return filters
 
 
@@ -195,13 +197,16 @@ def _asks_for_load(pool: Pool) -> str:
 
 def _clusters(settings: Settings) -> str:
     host, port = _host_port(settings.server.grpc_listen)
+    kind = "STATIC" if _is_ip(host) else "STRICT_DNS"
     gate = _fill(
         cluster_parts.GATE_CLUSTERS,
-        type="STATIC" if _is_ip(host) else "STRICT_DNS",
+        type=kind,
         # A server that listens everywhere is asked on loopback.
         host=_quoted({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)),
         port=port,
     )
+    if settings.edge.tapped_ratio > 0:
+        gate += _fill(cluster_parts.TAP_CLUSTER, type=kind)
     return gate + "".join(map(_pool_cluster, settings.admission.pools.values()))
 
 

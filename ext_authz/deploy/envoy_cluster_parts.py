@@ -26,6 +26,18 @@ GATE_CLUSTERS = """\
   load_assignment: {cluster_name: ext_authz_access_log, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: *gate}}}]}]}
 """  # noqa: E501
 
+TAP_CLUSTER = """\
+# The same server, apart for the same reason. What it does not take is not kept for it: a stream
+# whose window is full, and streams beyond the breaker, are not shown at all.
+- name: ext_authz_tap
+  type: $type
+  dns_lookup_family: V4_PREFERRED
+  connect_timeout: 0.25s
+  circuit_breakers: {thresholds: [{max_requests: 256, max_pending_requests: 256}]}
+  typed_extension_protocol_options: *h2
+  load_assignment: {cluster_name: ext_authz_tap, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: *gate}}}]}]}
+"""  # noqa: E501
+
 POOL_CLUSTER = """\
 $note
 - name: $cluster

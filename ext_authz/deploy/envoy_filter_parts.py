@@ -1,4 +1,4 @@
-"""The filters of the Envoy bootstrap as templates: the edge's buckets and the call to the gate.
+"""The filters of the Envoy bootstrap as templates: edge buckets, the call to the gate, the tap.
 
 PURE. `$name` is filled in by `envoy.py`.
 """
@@ -101,4 +101,50 @@ ENDPOINT_SUBSET = """\
     "@type": type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config
     request_rules:
     - {header: x-gpu-endpoint, on_header_present: {metadata_namespace: envoy.lb, key: endpoint, type: STRING}, remove: false}
+"""  # noqa: E501
+
+TAP = """\
+# Shows $parts of a million admitted answers to the gate as they pass: when the first token came, and
+# what the engine counted. Envoy waits for nothing here, and carries on when nobody listens. Last, so
+# that only what was admitted and answered by a server is seen.
+- name: ext_authz.tap
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.common.matching.v3.ExtensionWithMatcher
+    xds_matcher:
+      matcher_list:
+        matchers:
+        - predicate:
+            single_predicate:
+              input:
+                name: x-gpu-pool
+                typed_config: {"@type": type.googleapis.com/envoy.type.matcher.v3.HttpRequestHeaderMatchInput, header_name: x-gpu-pool}
+              value_match: {safe_regex: {google_re2: {}, regex: ".+"}}
+          on_match:
+            action:
+              name: tap
+              typed_config:
+                "@type": type.googleapis.com/envoy.extensions.filters.http.composite.v3.ExecuteFilterAction
+                sample_percent: {default_value: {numerator: $parts, denominator: MILLION}}
+                typed_config:
+                  name: envoy.filters.http.ext_proc
+                  typed_config:
+                    "@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor
+                    stat_prefix: tap
+                    grpc_service: {envoy_grpc: {cluster_name: ext_authz_tap}}
+                    observability_mode: true
+                    failure_mode_allow: true
+                    # How long what was sent last has to arrive.
+                    deferred_close_timeout: 1s
+                    processing_mode:
+                      request_header_mode: SKIP
+                      response_header_mode: SEND
+                      response_body_mode: STREAMED
+                      response_trailer_mode: SKIP
+                    # No cookies and no tokens: what kind of an answer it is.
+                    forward_rules: {allowed_headers: {patterns: [{exact: ":status"}, {exact: content-type}, {exact: content-encoding}]}}
+                    # Whose answer it is.
+                    metadata_options: {forwarding_namespaces: {untyped: [envoy.filters.http.ext_authz]}}
+    extension_config:
+      name: composite
+      typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.composite.v3.Composite}
 """  # noqa: E501

@@ -57,7 +57,7 @@ class AccessLogSink:
                 await self._work_off(entries)
             finally:
                 self._behind -= 1
-            self._learn_soon()
+            self.learn_soon()
         return self._codec.empty_access_log_response()
 
     async def _work_off(self, entries: Iterator[bytes]) -> None:
@@ -95,7 +95,8 @@ class AccessLogSink:
         else:
             self._gate.ended(entry, now)
 
-    def _learn_soon(self) -> None:
+    def learn_soon(self) -> None:
+        """See to it that what waits to be learned from is, when there is time."""
         if self._learning is None and self._gate.lessons:
             loop = asyncio.get_running_loop()
             self._learning = loop.call_later(PAUSE_S, self._learn)
@@ -105,4 +106,4 @@ class AccessLogSink:
         self._learning = None
         if not self._behind:
             self._gate.learn(LESSONS, self._clock.now())
-        self._learn_soon()
+        self.learn_soon()

@@ -1,4 +1,4 @@
-"""Bytes from and to Envoy: Check requests in, answers out, access logs in. No policy here."""
+"""Bytes from and to Envoy: Check requests in, answers out, logs and taps in. No policy here."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ext_authz.serving.answers import (
 from ext_authz.serving.entries import AccessLogEntry, read_entry
 from ext_authz.serving.log_frames import compile_frames, entry_class
 from ext_authz.serving.metadata import MetadataWriter
+from ext_authz.serving.tap_read import AnswerPart, read_part
 from ext_authz.serving.wire import Wire
 
 _PSEUDO_HEADERS = (":authority", ":method", ":path", ":scheme", ":protocol")
@@ -41,7 +42,7 @@ _AllowKey = tuple[Verdict, str | None, str | None, Reason]
 
 
 class Codec:
-    """Decodes and encodes the messages of the two services.
+    """Decodes and encodes the messages of the services.
 
     `retry_cap_s` is only a backstop, in seconds: a `RetryHint` was capped where it was made.
     """
@@ -54,6 +55,7 @@ class Codec:
         self._check_response: Any = wire.check_response
         self._frames: Any = compile_frames(wire.access_logs)
         self._entry: Any = entry_class(wire.access_logs)
+        self._processing_request: Any = wire.processing_request
         self._retry_cap_s = retry_cap_s
         self._allowed: dict[_AllowKey, bytes] = {}
         self._refused: dict[tuple[Reason, Api], bytes] = {}
@@ -111,6 +113,14 @@ class Codec:
     def empty_access_log_response(self) -> bytes:
         """The serialised StreamAccessLogsResponse, which says nothing."""
         return self._log_reply
+
+    def decode_part(self, data: bytes) -> AnswerPart | None:
+        """The part of an answer inside a serialised ProcessingRequest; None if there is none.
+        Raises CodecError if `data` cannot be decoded."""
+        try:
+            return read_part(self._processing_request.FromString(data))
+        except DecodeError as error:
+            raise CodecError("undecodable part of an answer") from error
 
     def _http(self, data: bytes) -> Any:
         try:

@@ -24,6 +24,7 @@ from ext_authz.serving.entries import AccessLogEntry
 from ext_authz.serving.identity import Identity
 from ext_authz.serving.request_ids import RequestIds
 from ext_authz.serving.settlement import Settlement
+from ext_authz.serving.tap_memory import TapMemory
 from ext_authz.settings import Settings
 from ext_authz.snapshot import EndpointSample
 
@@ -59,6 +60,7 @@ class Gate:
         self.settlement = Settlement(self.controller, self._requests, metrics)
         self.lessons: Waiting[tuple[Reservation, Outcome]] = Waiting(MOST_LESSONS, rng)
         self.on_lesson: Callable[[Reservation, Outcome, float], None] = self._teach
+        self.taps = TapMemory(lambda charged, outcome: self.lessons.offer((charged, outcome)))
         metrics.read_with("lessons_skipped", lambda: [((), float(self.lessons.skipped))])
         self._addresses = _addresses(settings)
 
@@ -112,7 +114,7 @@ class Gate:
         ended = self.settlement.take(entry, now)
         if ended is None:
             return
-        self.lessons.offer(ended)
+        self.taps.join(*ended)
         charged = ended[0]
         address = charged.endpoint.spec.address
         if entry.upstream and entry.upstream != address:

@@ -1,4 +1,4 @@
-"""The gRPC host: grpc.aio, one port for Check and access logs, health, reflection, drain."""
+"""The gRPC host: grpc.aio, one port for Check, access logs and taps, health, reflection, drain."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import gc
 import logging
 import sys
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, TypeVar
 
 import grpc
 from grpc import aio
@@ -16,14 +16,16 @@ from grpc_reflection.v1alpha import reflection
 
 from ext_authz.serving.access_log import AccessLogSink
 from ext_authz.serving.cohort import Check, Cohorts
+from ext_authz.serving.tap import TapService
 from ext_authz.serving.wire import Wire
 from ext_authz.settings import ServerSettings
 
 AUTHORIZATION = "envoy.service.auth.v3.Authorization"
 ACCESS_LOG = "envoy.service.accesslog.v3.AccessLogService"
-
+TAP = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 _GRPC_LOG = "grpc._cython.cygrpc"
+_Result = TypeVar("_Result")
 
 # grpc.aio leaves a cycle behind at every call, so that the collector has to run. Its usual 700
 # objects are about what the calls of a busy moment hold: it would walk through live ones mostly,
@@ -57,14 +59,20 @@ def options(settings: ServerSettings) -> list[tuple[str, int]]:
 
 
 class GrpcHost:
-    """Serves one `check` and one access-log sink until drained."""
+    """Serves one `check`, one access-log sink and one tap until drained."""
 
     def __init__(
-        self, settings: ServerSettings, wire: Wire, check: Check, sink: AccessLogSink
+        self,
+        settings: ServerSettings,
+        wire: Wire,
+        check: Check,
+        sink: AccessLogSink,
+        taps: TapService,
     ) -> None:
         self._settings = settings
         cohorts = Cohorts(check)
         self._sink = sink
+        self._taps = taps
         self._streams: set[asyncio.Task[Any]] = set()
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack it
         self._thresholds = gc.get_threshold()
@@ -73,8 +81,10 @@ class GrpcHost:
         # No (de)serialisers: bytes in and out, the codec does the rest.
         check_handler = grpc.unary_unary_rpc_method_handler(cohorts.check)
         logs_handler = grpc.stream_unary_rpc_method_handler(self._on_access_logs)
+        tap_handler = grpc.stream_stream_rpc_method_handler(self._on_answer)
         self._server.add_generic_rpc_handlers(
             (
+                grpc.method_handlers_generic_handler(TAP, {"Process": tap_handler}),
                 grpc.method_handlers_generic_handler(AUTHORIZATION, {"Check": check_handler}),
                 grpc.method_handlers_generic_handler(
                     ACCESS_LOG, {"StreamAccessLogs": logs_handler}
@@ -125,7 +135,16 @@ class GrpcHost:
 
     async def _on_access_logs(self, messages: AsyncIterator[bytes], context: Any) -> bytes:
         del context
-        task = asyncio.ensure_future(self._sink.consume(messages))
+        return await self._until_drained(self._sink.consume(messages)) or b""
+
+    async def _on_answer(self, messages: AsyncIterator[bytes], context: Any) -> None:
+        # Nothing is ever said: Envoy does not wait for it, and to return is to be told no more.
+        del context
+        await self._until_drained(self._taps.follow(messages))
+
+    async def _until_drained(self, work: Coroutine[Any, Any, _Result]) -> _Result | None:
+        """What `work` gives, None if it had to end before."""
+        task = asyncio.ensure_future(work)
         self._streams.add(task)
         try:
             # Waited for, not awaited: a handler that raises CancelledError ends without a
@@ -134,4 +153,4 @@ class GrpcHost:
         finally:
             task.cancel()
             self._streams.discard(task)
-        return b"" if task.cancelled() else task.result()
+        return None if task.cancelled() else task.result()

@@ -38,6 +38,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from envoy_data_plane.envoy.service.accesslog import v3 as accesslog
     from envoy_data_plane.envoy.service.auth import v3 as auth
+    from envoy_data_plane.envoy.service.ext_proc import v3 as ext_proc
     from envoy_data_plane.message_pool import default_message_pool
 
 _WELL_KNOWN_PACKAGE = "google.protobuf"
@@ -46,6 +47,7 @@ _ROOTS: tuple[type[betterproto2.Message], ...] = (
     auth.CheckResponse,
     accesslog.StreamAccessLogsMessage,
     accesslog.StreamAccessLogsResponse,
+    ext_proc.ProcessingRequest,
 )
 
 
@@ -55,7 +57,11 @@ class _Service(typing.Protocol):
     def __mapping__(self) -> Mapping[str, typing.Any]: ...
 
 
-_SERVICES: tuple[type[_Service], ...] = (auth.AuthorizationBase, accesslog.AccessLogServiceBase)
+_SERVICES: tuple[type[_Service], ...] = (
+    auth.AuthorizationBase,
+    accesslog.AccessLogServiceBase,
+    ext_proc.ExternalProcessorBase,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +79,11 @@ class Wire:
     check_response: type[Message]
     access_logs: type[Message]
     access_logs_reply: type[Message]
+    processing_request: type[Message]
 
 
 def compile_messages() -> Wire:
-    """Compile all messages of the two services into a pool of their own.
+    """Compile all messages of the services into a pool of their own.
 
     Raises TypeError if the descriptors do not fit together, which a new envoy-data-plane could
     cause and the first start would show.
@@ -129,8 +136,8 @@ class _Files:
         for path, handler in handlers.items():
             service.method.add(
                 name=path.split("/")[2],
-                input_type=f".{_full_name(handler.request_type)}",
-                output_type=f".{_full_name(handler.reply_type)}",
+                input_type=f".{self._refer(handler.request_type, package)}",
+                output_type=f".{self._refer(handler.reply_type, package)}",
                 client_streaming=handler.cardinality.client_streaming,
                 server_streaming=handler.cardinality.server_streaming,
             )

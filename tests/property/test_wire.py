@@ -20,6 +20,7 @@ with warnings.catch_warnings():
     from envoy_data_plane.envoy.data.accesslog import v3 as accesslog_data
     from envoy_data_plane.envoy.service.accesslog import v3 as accesslog
     from envoy_data_plane.envoy.service.auth import v3 as auth
+    from envoy_data_plane.envoy.service.ext_proc import v3 as ext_proc
 
 # Some generated fields are deprecated and say so whenever they are set.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -30,6 +31,7 @@ CLASSES: dict[type[betterproto2.Message], type[Message]] = {
     auth.CheckResponse: WIRE.check_response,
     accesslog.StreamAccessLogsMessage: WIRE.access_logs,
     accesslog.StreamAccessLogsResponse: WIRE.access_logs_reply,
+    ext_proc.ProcessingRequest: WIRE.processing_request,
 }
 MOST_FIELDS = 5
 text = st.text(max_size=8)

@@ -16,6 +16,7 @@ from ext_authz.serving.access_log import AccessLogSink
 from ext_authz.serving.check import CheckService
 from ext_authz.serving.codec import Codec
 from ext_authz.serving.gate import Gate
+from ext_authz.serving.tap import TapService
 from ext_authz.serving.wire import compile_messages
 from ext_authz.snapshot import EndpointSample
 from tests.support.settings import make_settings
@@ -60,6 +61,7 @@ class Service:
         self.codec = codec = Codec(WIRE)
         self.checks = CheckService(self.gate, codec, self.clock)
         self.sink = AccessLogSink(self.gate, codec, self.clock)
+        self.taps = TapService(self.gate, codec, self.clock, self.sink.learn_soon)
 
     @property
     def in_flight(self) -> int:

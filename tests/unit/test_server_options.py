@@ -54,7 +54,7 @@ class Host:
         self.answering.set()
         self.checks: list[tuple[bytes, float | None]] = []
         self.service = Service()
-        self.host = GrpcHost(settings, WIRE, self._check, self.service.sink)
+        self.host = GrpcHost(settings, WIRE, self._check, self.service.sink, self.service.taps)
 
     async def _check(self, request: bytes, remaining_s: float | None) -> bytes:
         self.checks.append((request, remaining_s))

@@ -19,6 +19,7 @@ with warnings.catch_warnings():
     from envoy_data_plane import message_pool
     from envoy_data_plane.envoy.service.accesslog import v3 as accesslog
     from envoy_data_plane.envoy.service.auth import v3 as auth
+    from envoy_data_plane.envoy.service.ext_proc import v3 as ext_proc
 
 # Some generated fields are deprecated and say so whenever they are set.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -29,6 +30,7 @@ ROOTS = (
     auth.CheckResponse,
     accesslog.StreamAccessLogsMessage,
     accesslog.StreamAccessLogsResponse,
+    ext_proc.ProcessingRequest,
 )
 
 
@@ -51,7 +53,11 @@ def test_the_services_can_be_reflected() -> None:
     assert [method.name for method in logs.methods] == ["StreamAccessLogs"]
     assert logs.methods[0].client_streaming
     assert not logs.methods[0].server_streaming
-    assert set(WIRE.services) == {check.full_name, logs.full_name}
+    taps = WIRE.pool.FindServiceByName("envoy.service.ext_proc.v3.ExternalProcessor")
+    assert [method.name for method in taps.methods] == ["Process"]
+    assert taps.methods[0].client_streaming
+    assert taps.methods[0].server_streaming
+    assert set(WIRE.services) == {check.full_name, logs.full_name, taps.full_name}
 
 
 @pytest.mark.parametrize(
