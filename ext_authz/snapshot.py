@@ -121,6 +121,11 @@ class EndpointSample:
     device_lost: bool = False
     origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}))
 
+    def told_s(self, signal: str) -> float:
+        """When the number named `signal` was measured (monotonic seconds)."""
+        origin = self.origins.get(signal)
+        return self.at_s if origin is None else origin.at_s
+
     @property
     def load(self) -> float | None:
         """Requests the engine holds, or unknown if it named neither gauge. With one of the two

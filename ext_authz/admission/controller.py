@@ -47,7 +47,10 @@ class Controller:
         self._limits = TenantLimitBook(settings.tenants, now)
         self._endpoints: dict[str, EndpointState] = {}
         self._pools: dict[str, PoolState] = {}
+        # By address of an endpoint.
+        self._homes: dict[str, PoolState] = {}
         self._looked_s = -inf
+        self._settled_s = -inf
         self._build(settings)
 
     # -- events ---------------------------------------------------------------------------
@@ -103,6 +106,7 @@ class Controller:
         if reservation is None:
             return None
         reservation.release(now)
+        self._settled_s = now
         if outcome.ended_s is not None:
             self.report_lag.add(now - outcome.ended_s)
         if outcome.completed:
@@ -134,6 +138,7 @@ class Controller:
         if endpoint is not None:
             before = endpoint.device
             endpoint.observe(sample)
+            foresight.hear(self._homes[sample.endpoint], endpoint, sample)
             if endpoint.device != before:
                 seat(self._endpoints.values())
 
@@ -142,10 +147,15 @@ class Controller:
         while (reservation := self.ledger.expired(now)) is not None:
             self.expired_total += 1
             reservation.release(now)
+            pool = self._pools.get(reservation.pool)
+            if pool is not None and reservation.stay is not None:
+                foresight.forget(pool, reservation.stay)
             self.on_expired(reservation)
         if now - self._looked_s >= foresight.LOOK_EVERY_S:
             self._looked_s = now
-            foresight.notice_overdue(self._pools.values(), now)
+            silent_s = now - self._settled_s
+            told = silent_s <= foresight.heard_within_s(self.report_lag)
+            foresight.notice_overdue(self._pools.values(), told, now)
             foresight.estimate_untold(self.ledger, self._pools, self.report_lag, now)
 
     def reconfigure(self, settings: AdmissionSettings, now: float) -> None:
@@ -265,7 +275,7 @@ class Controller:
     def _build(self, settings: AdmissionSettings) -> None:
         """Pools and endpoints for `settings`, keeping the live state of those that stay."""
         old_endpoints, old_pools = self._endpoints, self._pools
-        self._endpoints, self._pools = {}, {}
+        self._endpoints, self._pools, self._homes = {}, {}, {}
         for spec in settings.pools.values():
             states = []
             for endpoint_spec in spec.endpoints:
@@ -279,4 +289,5 @@ class Controller:
                 pool.predictor = old.predictor
                 pool.shares.resize(spec.slots)
             self._pools[spec.name] = pool
+            self._homes.update((endpoint.address, pool) for endpoint in spec.endpoints)
         seat(self._endpoints.values())

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import exp, inf
 
+from ext_authz.admission.hearsay import Hearsay
 from ext_authz.admission.traffic import Traffic
 from ext_authz.estimation.latency.queueing import FIXED_SHAPE, ExecutionMean, fixed_wait_s, wait_s
 from ext_authz.settings import Endpoint, Pool
@@ -37,6 +38,7 @@ class EndpointState:
         "_peak_since",
         "execution",
         "foreign",
+        "hearsay",
         "load",
         "own",
         "own_tokens",
@@ -54,6 +56,7 @@ class EndpointState:
         self.sample: EndpointSample | None = None
         self.execution = ExecutionMean()
         self.traffic = Traffic()
+        self.hearsay = Hearsay()
         self.peers: tuple[EndpointState, ...] = ()
         self.foreign = 0.0
         self.untold = 0.0
@@ -153,8 +156,7 @@ class EndpointState:
         if before is not None and sample.at_s < before.at_s:
             return
         self.sample = sample
-        told = sample.origins.get("kv_usage_ratio")
-        self._kv_at_s = sample.at_s if told is None else told.at_s
+        self._kv_at_s = sample.told_s("kv_usage_ratio")
         self._take_execution(sample)
         if sample.load is None or (
             self._foreign is not None and before is not None and sample.at_s == before.at_s
@@ -174,8 +176,7 @@ class EndpointState:
 
     def _take_execution(self, sample: EndpointSample) -> None:
         """Learn the mean on cool clocks: the factor is multiplied back when asked."""
-        origin = sample.origins.get("mean_execution_s")
-        at_s = sample.at_s if origin is None else origin.at_s
+        at_s = sample.told_s("mean_execution_s")
         if sample.mean_execution_s is not None and at_s > self._mean_at_s:
             self._mean_at_s = at_s
             self.execution.measured(sample.mean_execution_s / sample.thermal_factor, at_s)

@@ -8,21 +8,27 @@ that throttling is counted once, by its own loop.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from math import ceil, isfinite, log2
 
 from ext_authz.admission.endpoints import EndpointState
-from ext_authz.admission.ledger import Reservation
+from ext_authz.admission.ledger import Ledger, Reservation
 from ext_authz.admission.traffic import Stay
 from ext_authz.admission.view import PoolState, View
 from ext_authz.estimation.lag import ReportLag
-from ext_authz.estimation.latency.features import Work
+from ext_authz.estimation.latency.features import Load, Work
 from ext_authz.estimation.latency.queueing import FIXED_SHAPE
 from ext_authz.model import Outcome
+from ext_authz.snapshot import EndpointSample
 
+# Ends are heard of while the last came within so many seconds, and mean lags.
+HEARD_S, HEARD_LAGS = 1.0, 5.0
 # How often what is overdue is looked for, and what has ended untold is estimated.
 LOOK_EVERY_S = 0.1
 # Below this lag what has ended is told soon enough not to matter.
 MATERIAL_LAG_S = 0.05
+# Of more open requests than this every second, third, ... is asked.
+MOST_ASKED = 1000
 # A lease is doubled until it holds this many times the p99, but not beyond so many doublings.
 LEASE_TIMES, LEASE_DOUBLINGS = 2.0, 6
 
@@ -38,6 +44,20 @@ def look(view: View, now: float) -> None:
         view.forecast = predictor.ask(view.work, view.met, view.run_slots, endpoint.traffic.pace)
 
 
+def hear(pool: PoolState, endpoint: EndpointState, sample: EndpointSample) -> None:
+    """Teach what an engine tells of itself."""
+    predictor, cool = pool.predictor, sample.thermal_factor
+    slots = run_slots(pool, endpoint)
+    if sample.mean_ttft_s is not None:
+        seconds, at_s = sample.mean_ttft_s / cool, sample.told_s("mean_ttft_s")
+        endpoint.hearsay.told_ttft(seconds, at_s, endpoint.load, predictor)
+    if sample.mean_execution_s is not None:
+        seconds, at_s = sample.mean_execution_s / cool, sample.told_s("mean_execution_s")
+        load = Load(endpoint.load, endpoint.traffic.context_tokens)
+        to = (predictor, endpoint.traffic.pace)
+        endpoint.hearsay.told_execution(seconds, load, slots, at_s, to)
+
+
 def begin(view: View, now: float) -> Stay:
     """The request of `view` is let in."""
     estimate, endpoint, predictor = view.ask.estimate, view.endpoint, view.pool.predictor
@@ -45,8 +65,9 @@ def begin(view: View, now: float) -> Stay:
     stay = Stay(work, estimate.kv_tokens - estimate.prompt_tokens, view.met, view.run_slots)
     stay.forecast = view.forecast
     stay.slo_s = view.ask.slo_s
+    endpoint.hearsay.let_in(work, view.met, view.run_slots, now)
     endpoint.traffic.enter(stay, predictor.prefill_s(work), endpoint.load, now)
-    if view.forecast is not None:
+    if view.forecast is not None and predictor.e2e[view.forecast.queued].known:
         due_s = predictor.due_s(view.forecast) * endpoint.thermal_factor
         endpoint.traffic.watch(stay, now + due_s)
     return stay
@@ -55,10 +76,11 @@ def begin(view: View, now: float) -> Stay:
 def lease_s(view: View, configured_s: float) -> float:
     """How long a reservation may stay open without a sign of life: the configured time, or what
     holds nearly all requests of its like. One of a few lengths, as the ledger needs."""
-    if view.forecast is None:
-        return configured_s
     predictor, endpoint = view.pool.predictor, view.endpoint
-    longest_s = predictor.within_s(view.forecast, 0.99) * endpoint.thermal_factor
+    if view.forecast is None or not predictor.e2e[view.forecast.queued].known:
+        return configured_s
+    spread = predictor.e2e[view.forecast.queued].spread(0.99)
+    longest_s = view.forecast.e2e_s * spread * endpoint.thermal_factor
     times = LEASE_TIMES * longest_s / configured_s
     if times <= 1.0:
         return configured_s
@@ -81,6 +103,7 @@ def learn(pool: PoolState, reservation: Reservation, outcome: Outcome, work: Wor
         if ttft_s is not None:
             ttft_s /= endpoint.thermal_factor
         pool.predictor.learn(stay.lesson(work, seconds, ttft_s), traffic.pace)
+        endpoint.hearsay.outcome(reservation.opened_s + outcome.duration_s)
         if stay.slo_s is None or outcome.duration_s <= stay.slo_s:
             traffic.went_well(stay.lived.in_flight + 1.0, reservation.opened_s)
         return
@@ -90,18 +113,34 @@ def learn(pool: PoolState, reservation: Reservation, outcome: Outcome, work: Wor
         pool.predictor.overdue(stay.longest(seconds), traffic.pace, True)
 
 
-def notice_overdue(pools: Iterable[PoolState], now: float) -> None:
-    """Tell the predictors of what should have ended by now."""
+def forget(pool: PoolState, stay: Stay) -> None:
+    """The lease of a request has ended: what became of it, nobody will tell."""
+    if stay.late and stay.forecast is not None:
+        pool.predictor.e2e[stay.forecast.queued].unmissed()
+
+
+def heard_within_s(lag: ReportLag) -> float:
+    """While the last end was told no longer ago than this, ends are heard of."""
+    return max(HEARD_S, HEARD_LAGS * (lag.mean_s or 0.0))
+
+
+def notice_overdue(pools: Iterable[PoolState], told: bool, now: float) -> None:
+    """Tell the predictors of what should have ended by now.
+
+    Unless `told` no ends are heard of at all: then nothing can be said of those that are missing.
+    """
     for pool in pools:
         for endpoint in pool.endpoints:
             for stay in endpoint.traffic.overdue(now):
+                if not told:
+                    continue
                 seconds = (now - stay.entered_s) / endpoint.thermal_factor
                 first_time, stay.late = not stay.late, True
                 pool.predictor.overdue(stay.longest(seconds), endpoint.traffic.pace, first_time)
 
 
 def estimate_untold(
-    reservations: Iterable[Reservation],
+    ledger: Ledger,
     pools: dict[str, PoolState],
     lag: ReportLag,
     now: float,
@@ -115,7 +154,8 @@ def estimate_untold(
     untold: dict[int, float] = {}
     mean_s = lag.mean_s or 0.0
     if mean_s >= MATERIAL_LAG_S:
-        for reservation in reservations:
+        step = 1 + len(ledger) // MOST_ASKED
+        for reservation in islice(ledger, 0, None, step):
             pool, stay = pools.get(reservation.pool), reservation.stay
             if pool is None or stay is None or stay.forecast is None:
                 continue
@@ -127,7 +167,8 @@ def estimate_untold(
             before = residuals.late((age_s - 2.0 * mean_s) / cool, expected_s)
             over = 0.5 * max(0.0, before - running)
             if over > 0.0:
-                untold[id(endpoint)] = untold.get(id(endpoint), 0.0) + over / (running + over)
+                part = step * over / (running + over)
+                untold[id(endpoint)] = untold.get(id(endpoint), 0.0) + part
     for pool in pools.values():
         for endpoint in pool.endpoints:
             endpoint.set_untold(untold.get(id(endpoint), 0.0))

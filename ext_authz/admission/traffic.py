@@ -14,8 +14,11 @@ from ext_authz.estimation.latency.features import Load, Work
 from ext_authz.estimation.latency.level import Pace
 from ext_authz.estimation.latency.predictor import Forecast, Lesson
 
-# An overdue request is looked at again when it has taken this much longer.
-AGAIN = 1.5
+# An overdue request is looked at again when it has taken so many times as long, so often: its
+# end may have been lost on its way here.
+AGAIN, LOOKS = 1.5, 3
+# So many are told of at once: more would say the same.
+MOST_LATE = 16
 # A prompt that waits longer than this to be computed says nothing that its queue does not.
 MOST_PREFILL_S = 60.0
 
@@ -28,7 +31,7 @@ class Stay:
     """One request on its endpoint, from the decision to its end.
 
     `work` is what was expected, `most_output_tokens` the most it may put out. `lived` is the mean
-    load beside it, known when it has left. `late`: it was seen to be overdue.
+    load beside it, known when it has left. `late`: it was seen to be overdue; so many `looks`.
     """
 
     __slots__ = (
@@ -39,6 +42,7 @@ class Stay:
         "late",
         "lived",
         "load_mark",
+        "looks",
         "met",
         "most_output_tokens",
         "slo_s",
@@ -59,6 +63,7 @@ class Stay:
         self.lived = met
         self.gone = False
         self.late = False
+        self.looks = 0
 
     def lesson(self, work: Work, e2e_s: float, ttft_s: float | None) -> Lesson:
         """What its end teaches; `work` is what it turned out to be."""
@@ -143,15 +148,17 @@ class Traffic:
         heapq.heappush(self._due, (due_s, self._number, stay))
 
     def overdue(self, now: float) -> list[Stay]:
-        """Those that should have left by now; each is told of again when it has taken half as
-        long again."""
-        late = []
-        while self._due and self._due[0][0] <= now:
+        """Those that should have left by now; each is told of a few times, when it has taken half
+        as long again."""
+        late: list[Stay] = []
+        while self._due and self._due[0][0] <= now and len(late) < MOST_LATE:
             stay = heapq.heappop(self._due)[2]
             if not stay.gone:
                 late.append(stay)
         for stay in late:
-            self.watch(stay, now + (AGAIN - 1.0) * (now - stay.entered_s) + 1e-3)
+            stay.looks += 1
+            if stay.looks < LOOKS:
+                self.watch(stay, now + (AGAIN - 1.0) * (now - stay.entered_s) + 1e-3)
         return late
 
     def _advance(self, load: float, now: float) -> None:

@@ -253,7 +253,9 @@ class World:
         def settle() -> None:
             status = 503 if died else 200
             outcome = Outcome(decision.reservation_id or "", status, duration_s, endpoint)
-            self.controller.settle(outcome, self.now)
+            charged = self.controller.settle(outcome, self.now)
+            if charged is not None and charged.stay is not None:
+                self.controller.learn(charged, outcome, charged.stay.work)
 
         self.after(duration_s, finish)
 

@@ -19,10 +19,15 @@ GAMMA = 0.03
 # How far the quantile may be shifted down and up. Beyond the largest ratio seen, each hundredth
 # adds that many hundredths to the logarithm.
 LEAST_SHIFT, MOST_SHIFT, BEYOND = -0.05, 0.3, 8.0
+# A run of misses makes every request this much likelier to be late, and no more: it must not lock
+# out the requests that would end it.
+MOST_DOUBT = 0.05
 # Calibrated for this quantile; others are shifted by as much.
 TARGET = 0.95
 # Before anything is known: log-normal, so that the p95 is 2.5 times the median.
 PRIOR = tuple(0.6 * z for z in (-1.6, -1.0, -0.5, 0.0, 0.5, 1.0, 1.6))
+# Lessons before the spread is known.
+ENOUGH = 20
 # No ratio counts for more than this (natural logarithm).
 MOST = 5.0
 
@@ -38,6 +43,11 @@ class Residuals:
         self._ordered: list[float] = list(PRIOR)
         self._shift = 0.0
 
+    @property
+    def known(self) -> bool:
+        """Whether the spread is more than a guess."""
+        return self.lessons >= ENOUGH
+
     def learn(self, seconds: float, predicted_s: float, counted: bool = False) -> None:
         """A request that was predicted to take `predicted_s` took `seconds`; both above 0.
 
@@ -49,29 +59,41 @@ class Residuals:
         self.lessons += 1
         self._recent.append(stray)
         insort(self._ordered, stray)
-        if len(self._recent) > KEPT:
+        # The guess goes when there is something better.
+        while len(self._recent) > KEPT or (self.known and len(self._recent) > self.lessons):
             del self._ordered[bisect_left(self._ordered, self._recent.popleft())]
 
     def missed(self) -> None:
         """A request still runs that should have ended within `TARGET`: known before its end."""
         self._calibrate(True)
 
+    def unmissed(self) -> None:
+        """One of those that `missed` told of was never heard of again: it told nothing."""
+        self._calibrate_by(-GAMMA * TARGET)
+
+    def spread(self, quantile: float) -> float:
+        """As `factor`, by the ratios alone."""
+        ordered = self._ordered
+        at = ceil(quantile * (len(ordered) + 1)) - 1
+        return exp(ordered[min(max(at, 0), len(ordered) - 1)])
+
     def factor(self, quantile: float) -> float:
         """Times the prediction: the time that a `quantile` (0..1) of requests does not exceed."""
-        ordered = self._ordered
         part = quantile + self._shift
-        at = ceil(min(part, 1.0) * (len(ordered) + 1)) - 1
-        factor = exp(ordered[min(max(at, 0), len(ordered) - 1)])
-        return factor * exp(BEYOND * (part - 1.0)) if part > 1.0 else factor
+        if part <= 1.0:
+            return self.spread(part)
+        return self.spread(1.0) * exp(BEYOND * (part - 1.0))
 
     def late(self, seconds: float, predicted_s: float) -> float:
         """The chance (0..1) that a request predicted at `predicted_s` takes longer than
-        `seconds`."""
+        `seconds`. While next to nothing is known of the spread, all or nothing."""
         if seconds <= 0.0:
             return 1.0
+        if not self.known:
+            return float(predicted_s > seconds)
         ordered = self._ordered
         within = bisect_right(ordered, log(seconds / predicted_s)) / (len(ordered) + 1)
-        chance = 1.0 - within + self._shift
+        chance = 1.0 - within + min(self._shift, MOST_DOUBT)
         return 0.0 if chance < 0.0 else min(chance, 1.0)
 
     def export(self) -> list[float]:
@@ -86,7 +108,11 @@ class Residuals:
             raise ValueError("not log ratios")
         self._recent = deque(kept)
         self._ordered = sorted(kept)
+        self.lessons = len(kept)
 
     def _calibrate(self, missed: bool) -> None:
-        shift = self._shift + GAMMA * (missed - (1.0 - TARGET))
+        self._calibrate_by(GAMMA * (missed - (1.0 - TARGET)))
+
+    def _calibrate_by(self, step: float) -> None:
+        shift = self._shift + step
         self._shift = max(LEAST_SHIFT, min(MOST_SHIFT, shift))
