@@ -60,7 +60,7 @@ class App:
         codec = Codec(wire, settings.admission.retry.cap_s)
         checks = CheckService(self._gate, codec, self._clock)
         sink = AccessLogSink(self._gate, codec, self._clock)
-        taps = TapService(self._gate, codec, self._clock, sink.learn_soon)
+        taps = TapService(self._gate, codec, self._clock)
         self._codec = codec
         self._host = GrpcHost(settings.server, wire, checks.check, sink, taps)
         self._lookout = Lookout(self._gate, self._fleet, self._clock, loaded)

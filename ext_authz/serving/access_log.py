@@ -22,6 +22,9 @@ from ext_authz.serving.settlement import EntryResult
 # the time that goes to slices, so that this is one in five at most.
 SLICE_S = 0.0005
 PAUSE_S = 0.002
+# After which what a message brought is learned from: what the tap has of a short answer may come a
+# little after its entry.
+LATER_S = 0.02
 # Lessons learned at once, each of some tens of microseconds.
 LESSONS = 16
 
@@ -57,7 +60,7 @@ class AccessLogSink:
                 await self._work_off(entries)
             finally:
                 self._behind -= 1
-            self.learn_soon()
+            self._learn_soon(LATER_S)
         return self._codec.empty_access_log_response()
 
     async def _work_off(self, entries: Iterator[bytes]) -> None:
@@ -95,15 +98,14 @@ class AccessLogSink:
         else:
             self._gate.ended(entry, now)
 
-    def learn_soon(self) -> None:
-        """See to it that what waits to be learned from is, when there is time."""
+    def _learn_soon(self, after_s: float = PAUSE_S) -> None:
         if self._learning is None and self._gate.lessons:
             loop = asyncio.get_running_loop()
-            self._learning = loop.call_later(PAUSE_S, self._learn)
+            self._learning = loop.call_later(after_s, self._learn)
 
     def _learn(self) -> None:
         """Learn a little, unless settlements wait, and come back while there is more."""
         self._learning = None
         if not self._behind:
             self._gate.learn(LESSONS, self._clock.now())
-        self.learn_soon()
+        self._learn_soon()

@@ -60,7 +60,7 @@ class Gate:
         self.settlement = Settlement(self.controller, self._requests, metrics)
         self.lessons: Waiting[tuple[Reservation, Outcome]] = Waiting(MOST_LESSONS, rng)
         self.on_lesson: Callable[[Reservation, Outcome, float], None] = self._teach
-        self.taps = TapMemory(lambda charged, outcome: self.lessons.offer((charged, outcome)))
+        self.taps = TapMemory(self._learn_from)
         metrics.read_with("lessons_skipped", lambda: [((), float(self.lessons.skipped))])
         self._addresses = _addresses(settings)
 
@@ -114,7 +114,7 @@ class Gate:
         ended = self.settlement.take(entry, now)
         if ended is None:
             return
-        self.taps.join(*ended)
+        self.lessons.offer(ended)
         charged = ended[0]
         address = charged.endpoint.spec.address
         if entry.upstream and entry.upstream != address:
@@ -129,7 +129,10 @@ class Gate:
     def learn(self, most: int, now: float) -> None:
         """Learn from up to `most` of the outcomes that wait."""
         for charged, outcome in self.lessons.take(most):
-            self.on_lesson(charged, outcome, now)
+            self.taps.join(charged, outcome, now)
+
+    def _learn_from(self, charged: Reservation, outcome: Outcome, now: float) -> None:
+        self.on_lesson(charged, outcome, now)
 
     def _teach(self, charged: Reservation, outcome: Outcome, _: float) -> None:
         if charged.stay is not None:

@@ -3,10 +3,9 @@ pass and waits for nothing. See docs/tap.md."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from enum import StrEnum
 
-from ext_authz.admission.ledger import Reservation
 from ext_authz.clock import Clock
 from ext_authz.errors import CodecError
 from ext_authz.serving.codec import Codec
@@ -25,21 +24,18 @@ class TapResult(StrEnum):
     NOTHING = "nothing"
     # As many as may be were being read.
     FULL = "full"
-    # Of no booking that is open here.
-    UNKNOWN = "unknown"
+    # Without a decision's id, or shown twice.
+    UNJOINABLE = "unjoinable"
     MALFORMED = "malformed"
 
 
 class TapService:
-    """Reads the answers that Envoy shows. `learn_soon` is called when one has been read."""
+    """Reads the answers that Envoy shows."""
 
-    def __init__(
-        self, gate: Gate, codec: Codec, clock: Clock, learn_soon: Callable[[], None]
-    ) -> None:
+    def __init__(self, gate: Gate, codec: Codec, clock: Clock) -> None:
         self._gate = gate
         self._codec = codec
         self._clock = clock
-        self._learn_soon = learn_soon
 
     async def follow(self, messages: AsyncIterator[bytes]) -> None:
         """Read one answer until it ends, the tap does, or nothing more can be learned."""
@@ -53,38 +49,34 @@ class TapService:
             self._count(TapResult.MALFORMED)
 
     async def _answer(self, head: AnswerPart, messages: AsyncIterator[bytes]) -> TapResult:
-        charged = self._gate.controller.ledger.find(head.decision_id)
-        if charged is None:
-            return TapResult.UNKNOWN
         answer = start_reading(head)
         if answer is None:
             return TapResult.NOTHING
-        if self._gate.taps.full:
+        taps = self._gate.taps
+        if taps.full:
             return TapResult.FULL
-        if not self._gate.taps.begin(charged.id):
-            return TapResult.UNKNOWN
-        return await self._read(charged, answer, messages)
-
-    async def _read(
-        self, charged: Reservation, answer: Answer, messages: AsyncIterator[bytes]
-    ) -> TapResult:
-        whole = False
-        usage = None
+        if not (head.decision_id and taps.begin(head.decision_id)):
+            return TapResult.UNJOINABLE
+        reading, whole = None, False
         try:
-            async for message in messages:
-                part = self._codec.decode_part(message)
-                if part is not None:
-                    answer.take(part.body, self._clock.now())
-                    whole = part.last
-                if whole or answer.done:
-                    break
+            whole = await self._read(answer, messages)
         finally:
-            usage = answer.usage(charged.opened_s, whole)
-            self._gate.taps.tell(charged.id, usage)
-            self._learn_soon()
-        if usage is None:
+            reading = answer.reading(whole)
+            taps.tell(head.decision_id, reading, self._clock.now())
+        if reading is None:
             return TapResult.NOTHING
         return TapResult.READ if whole else TapResult.CUT
+
+    async def _read(self, answer: Answer, messages: AsyncIterator[bytes]) -> bool:
+        """Whether the answer was seen to its end."""
+        async for message in messages:
+            part = self._codec.decode_part(message)
+            if part is None:
+                continue
+            answer.take(part.body, self._clock.now())
+            if part.last or answer.done:
+                return part.last
+        return False
 
     def _count(self, result: TapResult) -> None:
         self._gate.metrics.count("tapped_answers", result)

@@ -13,7 +13,7 @@ from typing import Any
 
 import jiter
 
-from ext_authz.model import Usage, value
+from ext_authz.model import value
 
 # What is kept of the end. `usage` and what follows it are some hundreds of bytes in every API.
 TAIL_BYTES = 8 * 1024
@@ -60,6 +60,16 @@ class AnswerPart:
     last: bool
 
 
+@value
+class Reading:
+    """What was learned from an answer: tokens, and when the first came (monotonic seconds; None if
+    it was not streamed). Unknown is None."""
+
+    prompt_tokens: int | None
+    output_tokens: int | None
+    first_s: float | None
+
+
 def read_part(message: Any) -> AnswerPart | None:
     """Read one decoded ProcessingRequest; None if it is no part of an answer."""
     kind = message.WhichOneof("request")
@@ -97,11 +107,10 @@ def start_reading(head: AnswerPart) -> Answer | None:
 
 
 class Answer:
-    """Reads one answer. `first_s` is when its first token came (monotonic seconds), None for one
-    that is not streamed; with `done` nothing more can be learned from what follows."""
+    """Reads one answer. With `done` nothing more can be learned from what follows."""
 
     def __init__(self, streamed: bool, plain: bool = True) -> None:
-        self.first_s: float | None = None
+        self._first_s: float | None = None
         self.done = False
         self._plain = plain
         self._looking = streamed
@@ -121,8 +130,8 @@ class Answer:
         self._tail = (self._tail + body)[-TAIL_BYTES:]
         self.done = self._seen_bytes > MOST_BYTES or not (self._plain or self._looking)
 
-    def usage(self, began_s: float, whole: bool) -> Usage | None:
-        """What was learned of a request that began at `began_s`; None if it is nothing.
+    def reading(self, whole: bool) -> Reading | None:
+        """What was learned; None if it is nothing.
 
         Of an answer that was not seen to its end (`whole`) the output is unknown: some engines
         tell with every token how many there were so far.
@@ -132,10 +141,9 @@ class Answer:
             prompt, _ = counts(self._early)
         if not whole:
             output = None
-        ttft_s = None if self.first_s is None else max(0.0, self.first_s - began_s)
-        if prompt is None and output is None and ttft_s is None:
+        if prompt is None and output is None and self._first_s is None:
             return None
-        return Usage(prompt, output, ttft_s)
+        return Reading(prompt, output, self._first_s)
 
     def _look(self, body: bytes, now: float) -> None:
         """Look for the first token in the lines that `body` completes."""
@@ -145,7 +153,7 @@ class Answer:
             or len(self._line) > LONGEST_LINE_BYTES
             or any(self._has_token(line) for line in lines)
         ):
-            self.first_s = now
+            self._first_s = now
             self._looking = False
             self._line = b""
 

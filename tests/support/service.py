@@ -61,7 +61,7 @@ class Service:
         self.codec = codec = Codec(WIRE)
         self.checks = CheckService(self.gate, codec, self.clock)
         self.sink = AccessLogSink(self.gate, codec, self.clock)
-        self.taps = TapService(self.gate, codec, self.clock, self.sink.learn_soon)
+        self.taps = TapService(self.gate, codec, self.clock)
 
     @property
     def in_flight(self) -> int:
