@@ -196,7 +196,10 @@ class EndpointState:
         capacity = sample.kv_capacity_tokens
         if not capacity:
             return used
-        return max(used or 0.0, self.own_tokens / capacity) + tokens / capacity
+        own_tokens = float(self.own_tokens)
+        if self.untold > 0.0:
+            own_tokens *= max(0.0, 1.0 - self.untold / self.own) if self.own else 0.0
+        return max(used or 0.0, own_tokens / capacity) + tokens / capacity
 
     def fits(self, tokens: int) -> bool:
         """Whether the request could run here at all, alone; True when nobody knows."""

@@ -148,8 +148,8 @@ def estimate_untold(
     """How many requests of each endpoint are over though nobody has told yet.
 
     An open one of age a is still running with S(a), the predicted chance to take longer than a;
-    it is over and untold if it ended within the last reports' lag. Reports wait for a flush that
-    comes when it comes, so of those that ended within twice the mean lag half are untold.
+    it is over and untold if it ended within the last flush interval, which is twice the mean lag,
+    and the flush after that is still to come.
     """
     untold: dict[int, float] = {}
     mean_s = lag.mean_s or 0.0
@@ -163,9 +163,11 @@ def estimate_untold(
             cool, expected_s = endpoint.thermal_factor, stay.forecast.e2e_s
             residuals = pool.predictor.e2e[stay.forecast.queued]
             age_s = now - stay.entered_s
+            # Those that ended over the last flush interval, of which the later ones are untold.
+            window_s = min(age_s, 2.0 * mean_s)
             running = residuals.late(age_s / cool, expected_s)
-            before = residuals.late((age_s - 2.0 * mean_s) / cool, expected_s)
-            over = 0.5 * max(0.0, before - running)
+            before = residuals.late((age_s - window_s) / cool, expected_s)
+            over = (1.0 - window_s / (4.0 * mean_s)) * max(0.0, before - running)
             if over > 0.0:
                 part = step * over / (running + over)
                 untold[id(endpoint)] = untold.get(id(endpoint), 0.0) + part

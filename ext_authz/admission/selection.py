@@ -15,7 +15,8 @@ from ext_authz.settings import FallbackAction, PriorityClass
 @value
 class Choice:
     """An endpoint, or the reason there is none, and the `slots` and the `load` of all that were
-    in question. `occupied` are the requests on the endpoint's device. `fallback`: chosen without
+    in question, those that are over though nobody has told counted in both: they are still on the
+    books. `occupied` are the requests on the endpoint's device. `fallback`: chosen without
     telemetry."""
 
     endpoint: EndpointState | None
@@ -33,7 +34,7 @@ def choose(pool: PoolState, tokens: int, now: float) -> Choice:
     staleness = spec.staleness
     since_s = now - staleness.lifetime_s
     best: EndpointState | None = None
-    least = load = occupied = 0.0
+    least = load = occupied = untold = 0.0
     slots = 0
     fits = False
     for endpoint in pool.endpoints:
@@ -46,6 +47,7 @@ def choose(pool: PoolState, tokens: int, now: float) -> Choice:
         own_slots = endpoint.spec.max_concurrency
         load += own_load
         slots += own_slots
+        untold += endpoint.untold
         if not endpoint.fits(tokens):
             continue
         fits = True
@@ -56,7 +58,8 @@ def choose(pool: PoolState, tokens: int, now: float) -> Choice:
         if best is None or on_device / own_slots < least:
             best, least, occupied = endpoint, on_device / own_slots, on_device
     if best is not None:
-        return Choice(best, slots=slots, load=load, occupied=occupied)
+        booked = slots + round(untold)
+        return Choice(best, slots=booked, load=load + untold, occupied=occupied)
     if fits:
         return Choice(None, Reason.KV_MEMORY)
     if slots == 0:
