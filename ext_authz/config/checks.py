@@ -191,6 +191,18 @@ def _listeners(config: AdmissionControl, report: Report) -> None:
         )
 
 
+def _learning(config: AdmissionControl, report: Report) -> None:
+    learning = config.learning
+    if not report.whole("learning") or learning.response_tap:
+        return
+    if "response_tap_share" in learning.model_fields_set:
+        report.warn(
+            ("learning", "response_tap_share"),
+            "is of no use while the tap is off",
+            "write `response_tap: true`, or delete it",
+        )
+
+
 _RULES: tuple[Callable[[AdmissionControl, Report], None], ...] = (
     _modes,
     check_sources,
@@ -199,4 +211,5 @@ _RULES: tuple[Callable[[AdmissionControl, Report], None], ...] = (
     _pools,
     _demotion,
     _listeners,
+    _learning,
 )

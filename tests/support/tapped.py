@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,8 +80,13 @@ class Tapped:
 
 
 @asynccontextmanager
-async def tapped_edge(tmp_path: Path, address: str, share: float = 1.0) -> AsyncIterator[Tapped]:
-    """A gate and Envoy before the model server at `address`."""
+async def tapped_edge(
+    tmp_path: Path,
+    address: str,
+    share: float = 1.0,
+    edit: Callable[[str], str] | None = None,
+) -> AsyncIterator[Tapped]:
+    """A gate and Envoy before the model server at `address`. `edit` may change Envoy's text."""
     config = make_config([address], learning={"response_tap": True, "response_tap_share": share})
     config["admission_control"]["pools"][0]["max_concurrency"] = 64
     path = tmp_path / "gate.yaml"
@@ -90,7 +95,7 @@ async def tapped_edge(tmp_path: Path, address: str, share: float = 1.0) -> Async
     gate = TappedGate(settings)
     await gate.host.start()
     try:
-        envoy = await asyncio.to_thread(start_envoy, settings, tmp_path)
+        envoy = await asyncio.to_thread(start_envoy, settings, tmp_path, edit)
         try:
             timeout = aiohttp.ClientTimeout(total=30)
             async with aiohttp.ClientSession(timeout=timeout) as client:

@@ -96,7 +96,7 @@ def test_every_key_reaches_the_settings() -> None:
         "[::]:9101", "localhost:9102", ("x-api-key",), 3.0, 1 << 20
     )
     assert settings.edge == EdgeSettings(
-        "127.0.0.1:8000", 2000.0, 20, 100, 10.0, 0, True, 1.5, 0.05, 6.0, False
+        "127.0.0.1:8000", 2000.0, 20, 100, 10.0, 0, True, 1.5, 0.05, 6.0, False, 0.25
     )
     assert loaded.files == (DATA / "full.yaml", DATA / "keys.txt")
     foo = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"

@@ -20,6 +20,7 @@ from ext_authz.serving.server import (
     AUTHORIZATION,
     COLLECT_AFTER,
     SWITCH_S,
+    TAP,
     GrpcHost,
     is_worth_logging,
     options,
@@ -28,6 +29,7 @@ from ext_authz.settings import ServerSettings
 from tests.support.processes import eventually
 from tests.support.service import WIRE, Service
 from tests.support.settings import make_settings
+from tests.support.tap_messages import STREAM, body, head
 
 SETTINGS = replace(
     make_settings().server, grpc_listen="127.0.0.1:0", drain_s=5.0, max_message_bytes=200_000
@@ -127,13 +129,16 @@ async def test_health_and_reflection(running: tuple[Host, aio.Channel]) -> None:
 
 
 async def test_drain() -> None:
-    """Health says no first; running Checks are finished; log streams get an OK and end."""
+    """Health says no first; running Checks are finished; log streams and taps get an OK and end."""
     host = Host()
     port = await host.host.start()
     async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         stream = channel.stream_unary(f"/{ACCESS_LOG}/StreamAccessLogs")()
         await stream.write(b"")
+        tap = channel.stream_stream(f"/{TAP}/Process")()
+        await tap.write(head(STREAM))
+        await tap.write(body(b"data: 1"))
         host.answering.clear()
         check = asyncio.ensure_future(_check(channel, b"x"))
         await eventually(lambda: len(host.checks) == 1)
@@ -143,6 +148,8 @@ async def test_drain() -> None:
         watch.cancel()
         # The stream is let go at once, not at the end of the drain.
         assert await asyncio.wait_for(stream, 2.0) == b""
+        assert await asyncio.wait_for(tap.read(), 2.0) is aio.EOF
+        assert await tap.code() is grpc.StatusCode.OK
         assert not draining.done()
         host.answering.set()
         assert await check == b"answer"
