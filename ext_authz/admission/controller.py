@@ -120,6 +120,13 @@ class Controller:
         if pool is not None:
             foresight.learn(pool, reservation, outcome, work)
 
+    def first_token(self, reservation_id: str, ttft_s: float) -> None:
+        """The first token of an open request came after `ttft_s`."""
+        reservation = self.ledger.find(reservation_id)
+        pool = self._pools.get(reservation.pool) if reservation else None
+        if reservation is not None and pool is not None:
+            foresight.first_token(pool, reservation, ttft_s)
+
     def cancel(self, reservation_id: str, now: float) -> bool:
         """The caller left before it had the answer; False if nothing was open."""
         reservation = self.ledger.close(reservation_id)

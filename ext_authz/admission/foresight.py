@@ -44,6 +44,20 @@ def look(view: View, now: float) -> None:
         view.forecast = predictor.ask(view.work, view.met, view.run_slots, endpoint.traffic.pace)
 
 
+def first_token(pool: PoolState, reservation: Reservation, ttft_s: float) -> None:
+    """The first token of an open request came `ttft_s` after it was sent on."""
+    _learn_first(pool, reservation, ttft_s / reservation.endpoint.thermal_factor)
+
+
+def _learn_first(pool: PoolState, reservation: Reservation, ttft_s: float) -> None:
+    stay = reservation.stay
+    if stay is None or stay.first_told or not (isfinite(ttft_s) and ttft_s > 0.0):
+        return
+    stay.first_told = True
+    lesson = stay.lesson(stay.work, ttft_s, ttft_s)
+    pool.predictor.learn_first(lesson, reservation.endpoint.traffic.pace)
+
+
 def hear(pool: PoolState, endpoint: EndpointState, sample: EndpointSample) -> None:
     """Teach what an engine tells of itself."""
     predictor, cool = pool.predictor, sample.thermal_factor
@@ -102,6 +116,7 @@ def learn(pool: PoolState, reservation: Reservation, outcome: Outcome, work: Wor
         ttft_s = outcome.usage.ttft_s if outcome.usage else None
         if ttft_s is not None:
             ttft_s /= endpoint.thermal_factor
+            _learn_first(pool, reservation, ttft_s)
         pool.predictor.learn(stay.lesson(work, seconds, ttft_s), traffic.pace)
         endpoint.hearsay.outcome(reservation.opened_s + outcome.duration_s)
         if stay.slo_s is None or outcome.duration_s <= stay.slo_s:

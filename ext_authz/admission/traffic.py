@@ -37,6 +37,7 @@ class Stay:
     __slots__ = (
         "context_mark",
         "entered_s",
+        "first_told",
         "forecast",
         "gone",
         "late",
@@ -63,6 +64,7 @@ class Stay:
         self.lived = met
         self.gone = False
         self.late = False
+        self.first_told = False
         self.looks = 0
 
     def lesson(self, work: Work, e2e_s: float, ttft_s: float | None) -> Lesson:

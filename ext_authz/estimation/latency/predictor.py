@@ -105,23 +105,31 @@ class Predictor:
         return forecast.e2e_s * self.e2e[forecast.queued].factor(quantile)
 
     def learn(self, lesson: Lesson, pace: Pace) -> None:
-        """One request ran to its end."""
+        """One request ran to its end. Its first token is `learn_first`'s."""
         queued = lesson.met.in_flight >= lesson.slots
         e2e_s = max(lesson.e2e_s, LEAST_S)
         at = lesson.met.in_flight
         before = first(lesson.work, lesson.met, lesson.slots)
         after = rest(lesson.work, lesson.lived, lesson.slots)
         _teach(self._whole, pace.whole[queued], before + after, e2e_s, at)
-        if lesson.ttft_s is not None:
-            ttft_s = min(max(lesson.ttft_s, LEAST_S), e2e_s)
-            _teach(self._first, pace.first[queued], before, ttft_s, at)
-            if lesson.work.output_tokens > 1.0:
-                _teach(self._rest, pace.rest[queued], after, max(e2e_s - ttft_s, LEAST_S), at)
+        if lesson.ttft_s is not None and lesson.work.output_tokens > 1.0:
+            rest_s = max(e2e_s - lesson.ttft_s, LEAST_S)
+            _teach(self._rest, pace.rest[queued], after, rest_s, at)
         if lesson.forecast is not None:
             kind = lesson.forecast.queued
             self.e2e[kind].learn(e2e_s, lesson.forecast.e2e_s, lesson.counted)
-            if lesson.ttft_s is not None:
-                self.ttft[kind].learn(ttft_s, lesson.forecast.ttft_s)
+
+    def learn_first(self, lesson: Lesson, pace: Pace) -> None:
+        """The first token of a request came after `lesson.ttft_s`. Told when it comes, which for
+        a long answer is long before the end."""
+        if lesson.ttft_s is None:
+            return
+        ttft_s = max(lesson.ttft_s, LEAST_S)
+        queued = lesson.met.in_flight >= lesson.slots
+        before = first(lesson.work, lesson.met, lesson.slots)
+        _teach(self._first, pace.first[queued], before, ttft_s, lesson.met.in_flight)
+        if lesson.forecast is not None:
+            self.ttft[lesson.forecast.queued].learn(ttft_s, lesson.forecast.ttft_s)
 
     def learn_mean_ttft(self, features: tuple[float, ...], seconds: float, at: float) -> None:
         """Over requests whose features (of `features.first`) have this mean, the engine tells a

@@ -1,0 +1,1 @@
+"""Recorded traffic played again, in the time that it tells."""
