@@ -22,8 +22,8 @@ from ext_authz.serving.settlement import EntryResult
 # the time that goes to slices, so that this is one in five at most.
 SLICE_S = 0.0005
 PAUSE_S = 0.002
-# After which what a message brought is learned from: what the tap has of a short answer may come a
-# little after its entry.
+# After which what a message brought is learned from: what the tap shows of a short answer may come
+# a little after its entry.
 LATER_S = 0.02
 # Lessons learned at once, each of some tens of microseconds.
 LESSONS = 16
@@ -46,6 +46,8 @@ class AccessLogSink:
         # Messages that are being worked off.
         self._behind = 0
         self._learning: asyncio.TimerHandle | None = None
+        # Of the lessons that wait, the first ones have waited long enough.
+        self._ripe = 0
 
     async def consume(self, messages: AsyncIterator[bytes]) -> bytes:
         """Take in one stream until it ends; the (empty) response."""
@@ -60,7 +62,7 @@ class AccessLogSink:
                 await self._work_off(entries)
             finally:
                 self._behind -= 1
-            self._learn_soon(LATER_S)
+            self._learn_soon()
         return self._codec.empty_access_log_response()
 
     async def _work_off(self, entries: Iterator[bytes]) -> None:
@@ -98,14 +100,17 @@ class AccessLogSink:
         else:
             self._gate.ended(entry, now)
 
-    def _learn_soon(self, after_s: float = PAUSE_S) -> None:
+    def _learn_soon(self) -> None:
         if self._learning is None and self._gate.lessons:
-            loop = asyncio.get_running_loop()
-            self._learning = loop.call_later(after_s, self._learn)
+            after_s = PAUSE_S if self._ripe else LATER_S
+            self._ripe = self._ripe or len(self._gate.lessons)
+            self._learning = asyncio.get_running_loop().call_later(after_s, self._learn)
 
     def _learn(self) -> None:
         """Learn a little, unless settlements wait, and come back while there is more."""
         self._learning = None
         if not self._behind:
-            self._gate.learn(LESSONS, self._clock.now())
+            now_ripe = min(LESSONS, self._ripe)
+            self._ripe -= now_ripe
+            self._gate.learn(now_ripe, self._clock.now())
         self._learn_soon()
