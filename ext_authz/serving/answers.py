@@ -144,8 +144,40 @@ ANSWERS: Mapping[Reason, Answer] = MappingProxyType(
 )
 
 
-def fixed_headers(reason: Reason, api: Api) -> tuple[Header, ...]:
-    """The headers that a refusal for `reason` always carries; each name once."""
+def too_large(decision: Decision) -> str | None:
+    """What does not fit, by how much, and what to do: all tokens of KV cache.
+
+    Told of a request that can never fit, where both its price and what the largest server of its
+    model holds (the `limit` of the decision) are known; None of any other.
+    """
+    cost, limit = decision.estimate, decision.limit
+    if decision.reason is not Reason.TOO_LARGE or cost is None or limit is None:
+        return None
+    if not 0.0 < limit.limit < math.inf:
+        return None
+    holds, prompt = math.floor(limit.limit), cost.prompt_tokens
+    over = cost.kv_tokens - holds
+    if over <= 0:
+        return None
+    what = (
+        f"The request can never fit: a prompt of about {prompt} tokens and up to "
+        f"{cost.kv_tokens - prompt} of output are {over} more than the {holds} that a server of "
+        "this model can hold."
+    )
+    if prompt >= holds:
+        return (
+            f"{what} Shorten the prompt by more than {prompt - holds} tokens: a lower output token "
+            "limit alone is not enough."
+        )
+    limit_to = f"imit the output to {holds - prompt} tokens, all choices together"
+    if over >= prompt:
+        return f"{what} L{limit_to}: a shorter prompt alone is not enough."
+    return f"{what} Shorten the prompt by about {over} tokens, or l{limit_to}."
+
+
+def fixed_headers(reason: Reason, api: Api, message: str | None = None) -> tuple[Header, ...]:
+    """The headers that a refusal for `reason` always carries; each name once. `message` stands in
+    the place of the usual one."""
     answer = ANSWERS[reason]
     headers = [
         ("content-type", "text/plain" if api is Api.GRPC else "application/json"),
@@ -161,7 +193,7 @@ def fixed_headers(reason: Reason, api: Api) -> tuple[Header, ...]:
     if api is Api.GRPC:
         # Without it Envoy turns 429 into UNAVAILABLE, which many clients retry at once.
         headers.append(("grpc-status", str(answer.grpc_status)))
-        headers.append(("grpc-message", quote(answer.message, safe=" ,.:;-")))
+        headers.append(("grpc-message", quote(message or answer.message, safe=" ,.:;-")))
         if not answer.retry:
             headers.append(("grpc-retry-pushback-ms", "-1"))
     return tuple(headers)
@@ -201,25 +233,27 @@ def limit_headers(limit: LimitState) -> list[Header]:
     return [("ratelimit-policy", policy), ("ratelimit", state)]
 
 
-def error_body(reason: Reason, api: Api) -> str:
+def error_body(reason: Reason, api: Api, message: str | None = None) -> str:
     """The body, in the error shape of `api`; it names the reason whatever the shape.
 
-    The clients of OpenAI and of Anthropic both understand the one shape they are sent.
+    The clients of OpenAI and of Anthropic both understand the one shape they are sent. `message`
+    stands in the place of the usual one.
     """
     answer = ANSWERS[reason]
+    told = message or answer.message
     if api in {Api.OPENAI, Api.ANTHROPIC}:
         error = {
             "type": answer.kind,
             "code": reason.value,
-            "message": answer.message,
+            "message": told,
             "param": None,
         }
         return json.dumps({"type": "error", "error": error})
     if api is Api.KSERVE:
-        return json.dumps({"error": answer.message, "reason": reason.value})
+        return json.dumps({"error": told, "reason": reason.value})
     if api is Api.GRPC:
-        return answer.message
-    return json.dumps({"message": answer.message, "reason": reason.value})
+        return told
+    return json.dumps({"message": told, "reason": reason.value})
 
 
 def retry_after_header(wait_s: float, cap_s: float) -> int:

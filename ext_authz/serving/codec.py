@@ -16,6 +16,7 @@ from ext_authz.serving.answers import (
     clean,
     error_body,
     fixed_headers,
+    too_large,
     varying_headers,
 )
 from ext_authz.serving.entries import AccessLogEntry, read_entry
@@ -161,6 +162,8 @@ class Codec:
         return bytes(response.SerializeToString())
 
     def _refusal(self, decision: Decision, api: Api) -> bytes:
+        if (message := too_large(decision)) is not None:
+            return self._build_refusal(decision.reason, api, message)
         key = (decision.reason, api)
         fixed = self._refused.get(key)
         if fixed is None:
@@ -174,15 +177,15 @@ class Codec:
         _add_headers(denied.headers, varying)
         return bytes(response.SerializeToString())
 
-    def _build_refusal(self, reason: Reason, api: Api) -> bytes:
+    def _build_refusal(self, reason: Reason, api: Api, message: str | None = None) -> bytes:
         answer = ANSWERS[reason]
         response = self._check_response()
         response.status.code = answer.check_code
         response.status.message = reason.value
         denied = response.error_response if answer.fault else response.denied_response
         denied.status.code = answer.http_status
-        _add_headers(denied.headers, fixed_headers(reason, api))
-        denied.body = error_body(reason, api)
+        _add_headers(denied.headers, fixed_headers(reason, api, message))
+        denied.body = error_body(reason, api, message)
         return bytes(response.SerializeToString())
 
 
