@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ext_authz.admission.view import Ask, View
 from ext_authz.model import Decision, LimitState, Reason, RetryHint, Verdict
+from ext_authz.settings import Tenant
 
 
 def refusal(
@@ -28,6 +29,20 @@ def refusal(
         retry=retry,
         limit=limit,
         evidence=None if view is None else view.evidence(),
+    )
+
+
+def early_refusal(
+    tenant: Tenant, reason: Reason, retry: RetryHint, limit: LimitState | None
+) -> Decision:
+    """The decision that refuses a request of `tenant` unread."""
+    return Decision(
+        verdict=Verdict.REJECT,
+        reason=reason,
+        would_be=Verdict.REJECT,
+        tenant=tenant.name,
+        retry=retry,
+        limit=limit,
     )
 
 

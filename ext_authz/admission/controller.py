@@ -12,7 +12,7 @@ from math import inf
 from random import Random
 
 from ext_authz.admission import foresight
-from ext_authz.admission.answers import refusal, why_admitted
+from ext_authz.admission.answers import early_refusal, refusal, why_admitted
 from ext_authz.admission.endpoints import EndpointState, seat
 from ext_authz.admission.ledger import Ledger, Reservation
 from ext_authz.admission.looking import chosen, seen
@@ -90,14 +90,8 @@ class Controller:
         breach = self._limits.look_early(tenant, self.ledger, now)
         if breach is None:
             return None
-        return Decision(
-            verdict=Verdict.REJECT,
-            reason=breach.reason,
-            would_be=Verdict.REJECT,
-            tenant=tenant.name,
-            retry=self._retry(tenant, breach.wait_s, breach.drain_per_s, now),
-            limit=breach.limit,
-        )
+        retry = self._retry(tenant, breach.wait_s, breach.drain_per_s, now)
+        return early_refusal(tenant, breach.reason, retry, breach.limit)
 
     def settle(self, outcome: Outcome, now: float) -> Reservation | None:
         """An admitted request ended: what was charged for it, None if its reservation is not
@@ -160,8 +154,7 @@ class Controller:
             self.on_expired(reservation)
         if now - self._looked_s >= foresight.LOOK_EVERY_S:
             self._looked_s = now
-            silent_s = now - self._settled_s
-            told = silent_s <= foresight.heard_within_s(self.report_lag)
+            told = now - self._settled_s <= foresight.heard_within_s(self.report_lag)
             foresight.notice_overdue(self._pools.values(), told, now)
             foresight.estimate_untold(self.ledger, self._pools, self.report_lag, now)
 
@@ -170,6 +163,10 @@ class Controller:
         self.settings = settings
         self._limits.reconfigure(settings.tenants, now)
         self._build(settings)
+
+    def endpoint(self, address: str) -> EndpointState | None:
+        """The endpoint of that address, if it is configured."""
+        return self._endpoints.get(address)
 
     def endpoint_states(self) -> tuple[tuple[str, EndpointState], ...]:
         """(pool, endpoint) of all that is configured, for metrics and debugging."""
@@ -213,6 +210,7 @@ class Controller:
                 opened_s=now,
                 lease_s=foresight.lease_s(view, self.settings.lease_s),
                 stay=stay,
+                ask=ask,
             )
         )
         return Decision(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ext_authz.admission.view import Ask
-from ext_authz.estimation.cost import estimate
+from ext_authz.estimation.cost import CostBook
 from ext_authz.model import Decision, HttpCall, InferenceRequest, Reason, Verdict
 from ext_authz.settings import AdmissionSettings, Pool, RequestType, Slo, Tenant, TypeRule
 
@@ -20,8 +20,9 @@ _ENVOY_TIMEOUT_MS = "x-envoy-expected-rq-timeout-ms"
 class Intake:
     """The load-independent half of admission, for one configuration."""
 
-    def __init__(self, settings: AdmissionSettings) -> None:
+    def __init__(self, settings: AdmissionSettings, costs: CostBook) -> None:
         self._settings = settings
+        self._costs = costs
         self._chains = {name: self._chain(pool) for name, pool in settings.pools.items()}
         self._by_model: dict[str, Pool] = {}
         for pool in settings.pools.values():
@@ -49,12 +50,15 @@ class Intake:
             reason = Reason.UNKNOWN_MODEL if self._settings.pools else Reason.NO_ENDPOINT
             return _refusal(reason, tenant, type_, request)
         slo = self._slo(request.path)
+        # What nobody configured is one thing to the books, or clients could make them grow.
+        priced_as = model if model in self._by_model and model is not None else pool.name
         return Ask(
             id=ask_id,
             tenant=tenant,
             type=type_,
             request=request,
-            estimate=estimate(request, self._settings.cost),
+            estimate=self._costs.estimate(request, tenant.name, priced_as, self._settings.cost),
+            priced_as=priced_as,
             pools=self._chains[pool.name],
             slo_s=self._promise_s(call, slo),
             ttft_s=slo.ttft_s,

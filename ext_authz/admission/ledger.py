@@ -13,6 +13,7 @@ from math import inf
 from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.shares import Flow, Shares
 from ext_authz.admission.traffic import Stay
+from ext_authz.admission.view import Ask
 from ext_authz.model import value
 
 
@@ -35,6 +36,7 @@ class Reservation:
     opened_s: float
     lease_s: float
     stay: Stay | None = None
+    ask: Ask | None = None
 
     def release(self, now: float) -> None:
         """Give back what was charged. The ledger's `close` comes first, and comes once."""

@@ -16,7 +16,8 @@ class Ask:
 
     `pools` is where it may run in order of preference: the first, then its chain of demotion.
     `slo_s` is the end-to-end promise (a client's deadline may have shortened it), `ttft_s` that of
-    the first token and `tpot_s` that of each further one; None if none.
+    the first token and `tpot_s` that of each further one; None if none. `priced_as` is the model
+    in the books of costs.
     """
 
     id: str
@@ -28,6 +29,7 @@ class Ask:
     slo_s: float | None
     ttft_s: float | None = None
     tpot_s: float | None = None
+    priced_as: str = ""
 
 
 class PoolState:

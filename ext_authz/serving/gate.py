@@ -14,7 +14,9 @@ from ext_authz.admission.controller import Controller
 from ext_authz.admission.intake import Intake
 from ext_authz.admission.ledger import Reservation
 from ext_authz.estimation.calls import is_preflight
+from ext_authz.estimation.cost import CostBook
 from ext_authz.estimation.lag import ReportLag
+from ext_authz.estimation.latency.features import Work
 from ext_authz.estimation.parsing import api_of, parse
 from ext_authz.estimation.sampling import Waiting
 from ext_authz.journal import Journal
@@ -37,6 +39,10 @@ _UNKNOWN_KEY = Decision(Verdict.REJECT, Reason.UNKNOWN_KEY, Verdict.REJECT)
 MOST_LESSONS = 1024
 
 
+# More of an engine's load than this that is not ours, and its counters tell of others' requests.
+FOREIGN_RATIO = 0.1
+
+
 class Gate:
     """Decides calls and takes in what happened to them.
 
@@ -55,7 +61,8 @@ class Gate:
         self.on_load_report: Callable[[str, str, float], None] = lambda *_: None
         self._ids = ids
         self._identity = Identity(settings.keys, settings.server.key_headers)
-        self._intake = Intake(settings.admission)
+        self.costs = CostBook()
+        self._intake = Intake(settings.admission, self.costs)
         self._requests = RequestIds()
         self.settlement = Settlement(self.controller, self._requests, metrics)
         self.lessons: Waiting[tuple[Reservation, Outcome]] = Waiting(MOST_LESSONS, rng)
@@ -68,8 +75,9 @@ class Gate:
         """Swap the configuration; nothing in flight is lost."""
         self.settings = settings
         self._identity = Identity(settings.keys, settings.server.key_headers)
-        self._intake = Intake(settings.admission)
+        self._intake = Intake(settings.admission, self.costs)
         self._addresses = _addresses(settings)
+        self.costs.keep(self._addresses)
         self.controller.reconfigure(settings.admission, now)
         self.metrics.keep_tenants(settings.admission.tenants.keys())
 
@@ -102,6 +110,8 @@ class Gate:
         decision = self.controller.arrive(ask, now)
         if decision.reservation_id is not None:
             self._requests.book(request_id, decision.reservation_id)
+            self.costs.sent(decision.endpoint or "", ask.request, ask.estimate, ask.priced_as,
+                            admission.cost)  # fmt: skip
         return decision, request.api
 
     @property
@@ -115,8 +125,10 @@ class Gate:
         if ended is None:
             return
         self.lessons.offer(ended)
-        charged = ended[0]
+        charged, outcome = ended
         address = charged.endpoint.spec.address
+        if (ask := charged.ask) is not None:
+            self.costs.answered(address, ask.request, ask.priced_as, outcome.response_bytes)
         if entry.upstream and entry.upstream != address:
             if _elsewhere(entry.upstream, address):
                 self.metrics.count("endpoint_mismatches", charged.pool)
@@ -135,12 +147,22 @@ class Gate:
         self.on_lesson(charged, outcome, now)
 
     def _teach(self, charged: Reservation, outcome: Outcome, _: float) -> None:
-        if charged.stay is not None:
-            self.controller.learn(charged, outcome, charged.stay.work)
+        stay, ask = charged.stay, charged.ask
+        if stay is None or ask is None:
+            return
+        tokens = self.costs.ended(ask.request, ask.tenant.name, ask.priced_as, outcome)
+        work = stay.work
+        if tokens is not None:
+            work = Work(work.prompt_tokens, tokens)
+        self.controller.learn(charged, outcome, work)
 
     def observe(self, sample: EndpointSample) -> None:
         """Newer telemetry of one endpoint."""
         self.controller.observe(sample)
+        endpoint = self.controller.endpoint(sample.endpoint)
+        if endpoint is not None:
+            own_only = endpoint.foreign <= FOREIGN_RATIO * max(1.0, endpoint.load)
+            self.costs.observed(sample, own_only)
 
     def _shadowed(self, refusal: Decision) -> Decision:
         if self.settings.admission.enforce:

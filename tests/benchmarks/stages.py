@@ -14,7 +14,7 @@ from ext_authz.admission.controller import Controller
 from ext_authz.admission.intake import Intake
 from ext_authz.admission.view import Ask
 from ext_authz.config.compile import load
-from ext_authz.estimation.cost import estimate
+from ext_authz.estimation.cost import CostBook
 from ext_authz.estimation.parsing import parse
 from ext_authz.model import Outcome
 from ext_authz.serving.codec import Codec
@@ -32,7 +32,7 @@ def stage_us(config: Path) -> dict[str, float]:
     settings = load(config).settings
     codec = Codec(compile_messages())
     identity = Identity(settings.keys, settings.server.key_headers)
-    intake = Intake(settings.admission)
+    intake = Intake(settings.admission, CostBook())
     controller = Controller(settings.admission, Random(1), 0.0)
     clock, ids = count(), count()
     for _, endpoint in controller.endpoint_states():
@@ -51,7 +51,8 @@ def stage_us(config: Path) -> dict[str, float]:
     assert name is not None
     tenant = settings.admission.tenants[name]
     out["identify"] = _us(lambda: identity.of(call.headers))
-    out["estimate"] = _us(lambda: estimate(request, settings.admission.cost))
+    book = CostBook()
+    out["estimate"] = _us(lambda: book.estimate(request, "acme", "m", settings.admission.cost))
     out["intake"] = _us(lambda: intake.ask("id", tenant, call, request))
 
     def decided() -> None:

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ext_authz.estimation.calls import is_preflight
-from ext_authz.estimation.cost import MAX_TOKENS, estimate
+from ext_authz.estimation.cost import MAX_TOKENS
 from ext_authz.estimation.parsing import MAX_MODEL_CHARS, MAX_SEQUENCES, parse
 from ext_authz.model import HttpCall, Operation, Unread, WorkEstimate
 from ext_authz.settings import CostRules
+from tests.support.pricing import estimate
 
 RULES = CostRules()
 # A busy machine must not fail an example for being slow.

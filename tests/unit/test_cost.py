@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ext_authz.estimation.cost import MAX_TOKENS, estimate
+from ext_authz.estimation.cost import MAX_TOKENS
 from ext_authz.model import Api, InferenceRequest, Operation, WorkEstimate
 from ext_authz.settings import CostRules
+from tests.support.pricing import estimate
 
 RULES = CostRules(
     bytes_per_token=4.0, image_tokens=1000, default_output_tokens=256, opaque_tokens=2048

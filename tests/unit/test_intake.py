@@ -8,6 +8,7 @@ import pytest
 
 from ext_authz.admission.intake import Intake, grpc_timeout_s
 from ext_authz.admission.view import Ask
+from ext_authz.estimation.cost import CostBook
 from ext_authz.model import Decision, HttpCall, InferenceRequest, Reason, Verdict
 from ext_authz.settings import AdmissionSettings, Pool, Slo, Tenant, TypeRule
 from tests.support.world import REQUEST, pool, request_type, settings, tenant
@@ -67,17 +68,17 @@ CATALOGUE = (
 )
 def test_which_pools(model: str | None, pools: list[str]) -> None:
     """The first pool in file order that names the model, then its chain; else the one for any."""
-    assert pools_of(ask(Intake(config(*CATALOGUE)), model=model)) == pools
+    assert pools_of(ask(Intake(config(*CATALOGUE), CostBook()), model=model)) == pools
 
 
 def test_an_unknown_model_is_refused_where_nothing_serves_any() -> None:
     """Without a pool for any model an unknown name is unknown, and no pools at all is a fault."""
-    refused = ask(Intake(config()), model="never heard of")
+    refused = ask(Intake(config(), CostBook()), model="never heard of")
     assert isinstance(refused, Decision)
     assert (refused.verdict, refused.reason) == (Verdict.REJECT, Reason.UNKNOWN_MODEL)
     assert (refused.tenant, refused.type) == ("alice", "chat")
     empty = replace(config(), pools={})
-    assert pools_of(ask(Intake(empty))) is Reason.NO_ENDPOINT
+    assert pools_of(ask(Intake(empty, CostBook()))) is Reason.NO_ENDPOINT
 
 
 @pytest.mark.parametrize(
@@ -87,13 +88,13 @@ def test_an_unknown_model_is_refused_where_nothing_serves_any() -> None:
 def test_a_tenants_models(model: str | None, answer: object) -> None:
     """A tenant gets its own models only, and one without a name goes to a pool that has them."""
     who = replace(ALICE, models=frozenset({"mini"}))
-    assert pools_of(ask(Intake(config(*CATALOGUE)), who, model=model)) == answer
+    assert pools_of(ask(Intake(config(*CATALOGUE), CostBook()), who, model=model)) == answer
 
 
 def test_a_default_model_stands_in_for_a_missing_one() -> None:
     """The tenant's default decides where a request without a model goes, not one with one."""
     who = replace(ALICE, default_model="mini")
-    intake = Intake(config(*CATALOGUE))
+    intake = Intake(config(*CATALOGUE), CostBook())
     assert pools_of(ask(intake, who, model=None)) == ["small", "any"]
     assert pools_of(ask(intake, who, model="llama")) == ["big", "small", "any"]
 
@@ -105,7 +106,7 @@ def test_a_default_model_stands_in_for_a_missing_one() -> None:
 def test_a_header_chooses_among_the_tenants_types_only(header: str | None, type_: str) -> None:
     """No client promotes itself to a type its tenant does not have."""
     headers = {} if header is None else {"x-request-type": header}
-    answer = ask(Intake(config()), headers=headers)
+    answer = ask(Intake(config(), CostBook()), headers=headers)
     assert isinstance(answer, Ask)
     assert answer.type.name == type_
 
@@ -118,7 +119,7 @@ def test_the_first_matching_rule_decides_over_the_header() -> None:
         TypeRule("batch", path="/v1/emb*"),
         TypeRule("vip", path="/v1/embeddings"),
     )
-    intake = Intake(config(type_rules=rules))
+    intake = Intake(config(type_rules=rules), CostBook())
     for path, type_ in (
         ("/v1/embeddings", "batch"),
         ("/v1/emb", "batch"),
@@ -151,7 +152,7 @@ SLOS = {
 )
 def test_the_promise_of_a_path(path: str, slo_s: float | None) -> None:
     """The exact path goes before prefixes, the longer prefix before the shorter, then the rest."""
-    assert promise(ask(Intake(config(path_slos=SLOS)), path=path)) == slo_s
+    assert promise(ask(Intake(config(path_slos=SLOS), CostBook()), path=path)) == slo_s
 
 
 @pytest.mark.parametrize(
@@ -173,19 +174,22 @@ def test_the_promise_of_a_path(path: str, slo_s: float | None) -> None:
 )
 def test_a_clients_deadline_may_only_shorten(headers: dict[str, str], slo_s: float) -> None:
     """The shortest of all deadlines counts; none makes the promise longer, odd ones are ignored."""
-    assert promise(ask(Intake(config(deadline_header="x-deadline")), headers=headers)) == slo_s
+    assert (
+        promise(ask(Intake(config(deadline_header="x-deadline"), CostBook()), headers=headers))
+        == slo_s
+    )
 
 
 def test_a_deadline_header_that_is_not_configured_is_not_read() -> None:
     """Only the names that are known or configured carry a deadline."""
-    assert promise(ask(Intake(config()), headers={"x-deadline": "5"})) == 1.0
+    assert promise(ask(Intake(config(), CostBook()), headers={"x-deadline": "5"})) == 1.0
 
 
 def test_a_deadline_is_a_promise_where_there_is_none() -> None:
     """Without an end-to-end promise the client's deadline is the promise."""
-    answer = ask(Intake(config(default_slo=Slo())), headers={"grpc-timeout": "3S"})
+    answer = ask(Intake(config(default_slo=Slo()), CostBook()), headers={"grpc-timeout": "3S"})
     assert promise(answer) == 3.0
-    assert promise(ask(Intake(config(default_slo=Slo())))) is None
+    assert promise(ask(Intake(config(default_slo=Slo()), CostBook()))) is None
 
 
 @pytest.mark.parametrize(
@@ -218,7 +222,7 @@ def test_grpc_timeout(value: str | None, seconds: float | None) -> None:
 
 def test_the_estimate_comes_with_the_ask() -> None:
     """An ask is priced by the configured rules."""
-    answer = ask(Intake(config()))
+    answer = ask(Intake(config(), CostBook()))
     assert isinstance(answer, Ask)
     assert answer.estimate.prompt_tokens == 100
     assert isinstance(answer.request, InferenceRequest)
@@ -227,6 +231,6 @@ def test_the_estimate_comes_with_the_ask() -> None:
 def test_promises_of_tokens_come_along() -> None:
     """A path may promise its first token and its pace, whatever a client's deadline is."""
     slos = {"/v1/chat/completions": Slo(None, 0.5, 0.02)}
-    answer = ask(Intake(config(path_slos=slos)), headers={"grpc-timeout": "3S"})
+    answer = ask(Intake(config(path_slos=slos), CostBook()), headers={"grpc-timeout": "3S"})
     assert isinstance(answer, Ask)
     assert (answer.slo_s, answer.ttft_s, answer.tpot_s) == (3.0, 0.5, 0.02)

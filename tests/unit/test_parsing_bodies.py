@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ext_authz.estimation.cost import estimate
 from ext_authz.estimation.parsing import MAX_MODEL_CHARS, parse
 from ext_authz.estimation.shapes.tally import MAX_CAP_TOKENS
 from ext_authz.model import Api, HttpCall, InferenceRequest, Operation, Unread, WorkEstimate
 from ext_authz.settings import CostRules
+from tests.support.pricing import estimate
 
 CHAT = "/v1/chat/completions"
 RULES = CostRules()

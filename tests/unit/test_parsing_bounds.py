@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from ext_authz.estimation.cost import estimate
 from ext_authz.estimation.parsing import parse
 from ext_authz.estimation.shapes import document, kserve, openai
 from ext_authz.estimation.shapes.tally import MAX_ITEMS, SMALLEST_IMAGE_BYTES, Tally
 from ext_authz.model import HttpCall, Unread, WorkEstimate
 from ext_authz.settings import CostRules
+from tests.support.pricing import estimate
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 RULES = CostRules()

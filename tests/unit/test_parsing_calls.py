@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ext_authz.estimation.calls import is_preflight
-from ext_authz.estimation.cost import estimate
 from ext_authz.estimation.parsing import parse
 from ext_authz.model import Api, HttpCall, Operation, Unread, WorkEstimate
 from ext_authz.settings import CostRules
+from tests.support.pricing import estimate
 
 CHAT = "/v1/chat/completions"
 RULES = CostRules()

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ext_authz.estimation.cost import estimate
 from ext_authz.estimation.parsing import parse
 from ext_authz.estimation.shapes.document import MAX_PARSE_BYTES
 from ext_authz.model import HttpCall, InferenceRequest, WorkEstimate
 from ext_authz.settings import CostRules
+from tests.support.pricing import estimate
 
 CHAT = "/v1/chat/completions"
 RULES = CostRules()

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from ext_authz.estimation.cost import estimate
 from ext_authz.estimation.parsing import parse
 from ext_authz.estimation.paths import MAX_PATH_CHARS, clean
 from ext_authz.model import Api, HttpCall, InferenceRequest, Operation, Unread
 from ext_authz.settings import CostRules
+from tests.support.pricing import estimate
 
 CHAT = "/v1/chat/completions"
 BODY = json.dumps({"model": "m0", "messages": [{"role": "user", "content": "hi"}]}).encode()

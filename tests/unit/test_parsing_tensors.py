@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ext_authz.estimation.cost import estimate
 from ext_authz.estimation.parsing import parse
 from ext_authz.model import Api, HttpCall, InferenceRequest, Operation, Unread, WorkEstimate
 from ext_authz.settings import CostRules
+from tests.support.pricing import estimate
 
 PATH = "/v2/models/resnet/versions/3/infer"
 RULES = CostRules()
