@@ -1,4 +1,4 @@
-"""The command line: serve, check, render, hash-key, explain, telemetry.
+"""The command line: serve, check, render, hash-key, explain, evaluate, telemetry.
 
 Exit codes: 0 done, 1 the answer is no (a refused configuration, nothing found), 2 wrong usage,
 3 a fault of ours or of the machine.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import http.client
+import json
 import logging
 import sys
 import urllib.error
@@ -16,6 +17,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from ext_authz.agent import add_agent_command
 from ext_authz.errors import ConfigError, ExtAuthzError
@@ -29,6 +31,7 @@ examples:
   ext-authz render envoy --config gate.yaml    a complete Envoy configuration
   ext-authz serve --config gate.yaml           the server
   ext-authz explain REQUEST-ID                 why a request was answered as it was
+  ext-authz evaluate trace.csv                 how well recorded traffic would be predicted
   ext-authz telemetry --once --json            every number with its age and source
 """
 
@@ -86,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.set_defaults(run=_explain)
 
     add_agent_command(commands)
+    _add_evaluate(commands)
 
     telemetry = commands.add_parser(
         "telemetry", help="what a running gate knows of pools, endpoints and devices"
@@ -95,6 +99,46 @@ def _parser() -> argparse.ArgumentParser:
     telemetry.add_argument("--admin", default=ADMIN, metavar="HOST:PORT")
     telemetry.set_defaults(run=_telemetry)
     return parser
+
+
+def _add_evaluate(commands: Any) -> None:
+    from ext_authz.simulation.evaluate import ROWS
+
+    ways = "".join(f"  {way:18}{what}\n" for way, what in ROWS.items())
+    evaluate = commands.add_parser(
+        "evaluate",
+        help="replay a recorded trace and say how well each way to predict does",
+        epilog=f"rows:\n{ways}columns: absolute relative error, its sign, truth within the p95",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    evaluate.add_argument("trace", type=Path, metavar="TRACE", help="CSV, see docs/prediction.md")
+    evaluate.add_argument("--slots", type=int, metavar="N", help="requests the server runs at once")
+    evaluate.add_argument(
+        "--warm-up", type=int, default=200, metavar="N", help="requests not scored (200)"
+    )
+    evaluate.add_argument(
+        "--ends-only", action="store_true", help="tell no first tokens, as a gate without a tap"
+    )
+    evaluate.add_argument("--json", action="store_true", help="as JSON, for scripts")
+    evaluate.set_defaults(run=_evaluate)
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    from ext_authz.simulation.evaluate import as_dict, evaluate, table
+    from ext_authz.simulation.trace import load_trace
+
+    trace = load_trace(arguments.trace)
+    slots = arguments.slots or trace.slots
+    if not slots or slots < 1:
+        print("ext-authz: the trace tells no slots; give --slots N", file=sys.stderr)
+        return 2
+    if not 0 <= arguments.warm_up < len(trace.rows):
+        count = len(trace.rows)
+        print(f"ext-authz: --warm-up must leave some of {count} requests", file=sys.stderr)
+        return 2
+    results = evaluate(trace, slots, arguments.warm_up, arguments.ends_only)
+    print(json.dumps(as_dict(results), indent=1) if arguments.json else table(results))
+    return 0
 
 
 def _serve(arguments: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("ext_authz.app", "ext_authz.agent"),
     ("ext_authz.lookout",),
     ("ext_authz.fleet",),
+    ("ext_authz.simulation",),
     (
         "ext_authz.serving",
         "ext_authz.web",
@@ -42,6 +43,7 @@ PURE = (
     "ext_authz.deploy",
     "ext_authz.model",
     "ext_authz.settings",
+    "ext_authz.simulation",
     "ext_authz.snapshot",
     "ext_authz.errors",
     "ext_authz.telemetry.describe",
