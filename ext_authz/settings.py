@@ -165,7 +165,9 @@ class AdmissionSettings:
 
     `path_slos` keys are exact paths, or prefixes that end in `*`. `reserve_ratio` is the part of
     each pool's slots that only the high class may fill. `lease_s` ends a reservation whose
-    outcome never arrives.
+    outcome never arrives. With `tune_margin` the margin follows how many promises are broken;
+    load may break `target_violation_ratio` of them. Of what would be refused `tried_ratio` are
+    let in, to learn what becomes of them.
     """
 
     enabled: bool
@@ -184,6 +186,9 @@ class AdmissionSettings:
     cost: CostRules
     retry: RetryRules
     lease_s: float
+    tune_margin: bool = True
+    target_violation_ratio: float = 0.01
+    tried_ratio: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

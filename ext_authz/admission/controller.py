@@ -11,12 +11,14 @@ from dataclasses import replace
 from math import inf
 from random import Random
 
-from ext_authz.admission import foresight
+from ext_authz.admission import foresight, judging
 from ext_authz.admission.answers import early_refusal, refusal, why_admitted
 from ext_authz.admission.endpoints import EndpointState, seat
 from ext_authz.admission.ledger import Ledger, Reservation
 from ext_authz.admission.looking import chosen, seen
+from ext_authz.admission.measures import is_tried
 from ext_authz.admission.policies import POLICIES, may_try_next
+from ext_authz.admission.pools import Pools
 from ext_authz.admission.retry_after import hint
 from ext_authz.admission.selection import choose_blind
 from ext_authz.admission.tenant_limits import Breach, TenantLimitBook
@@ -45,19 +47,21 @@ class Controller:
         self.on_expired: Callable[[Reservation], None] = lambda _: None
         self._rng = rng
         self._limits = TenantLimitBook(settings.tenants, now)
-        self._endpoints: dict[str, EndpointState] = {}
-        self._pools: dict[str, PoolState] = {}
-        # By address of an endpoint.
-        self._homes: dict[str, PoolState] = {}
+        self.pools = Pools()
         self._looked_s = -inf
         self._settled_s = -inf
-        self._build(settings)
+        self.pools.reconfigure(settings)
 
     # -- events ---------------------------------------------------------------------------
 
     def arrive(self, ask: Ask, now: float) -> Decision:
         """Decide one request and book it if it is let in."""
         self.tick(now)
+        decision = self._arrive(ask, now)
+        judging.measure(self.pools.by_name, ask, decision, now)
+        return decision
+
+    def _arrive(self, ask: Ask, now: float) -> Decision:
         breach = self._limits.look(ask.tenant, ask.type, ask.estimate.tokens, self.ledger, now)
         if breach is not None:
             return self._enforced(ask, self._refuse_by_limit(ask, breach, now), None, now)
@@ -65,7 +69,7 @@ class Controller:
         told: View | None = None
         reason = Reason.NO_ENDPOINT
         for index, spec in enumerate(ask.pools):
-            view, objection = self._look(ask, self._pools[spec.name], index > 0, now)
+            view, objection = self._look(ask, self.pools.by_name[spec.name], index > 0, now)
             if index == 0:
                 first = view
             if view is not None and objection is None:
@@ -101,6 +105,7 @@ class Controller:
             return None
         reservation.release(now)
         self._settled_s = now
+        judging.judge(self.pools.by_name.get(reservation.pool), reservation, outcome, now)
         if outcome.ended_s is not None:
             self.report_lag.add(now - outcome.ended_s)
         if outcome.completed:
@@ -110,14 +115,14 @@ class Controller:
     def learn(self, reservation: Reservation, outcome: Outcome, work: Work) -> None:
         """Learn from a request that `settle` has ended and that turned out to be `work`. Settling
         comes first, for all that wait; learning may come later, or for a sample only."""
-        pool = self._pools.get(reservation.pool)
+        pool = self.pools.by_name.get(reservation.pool)
         if pool is not None:
             foresight.learn(pool, reservation, outcome, work)
 
     def first_token(self, reservation_id: str, ttft_s: float) -> None:
         """The first token of an open request came after `ttft_s`."""
         reservation = self.ledger.find(reservation_id)
-        pool = self._pools.get(reservation.pool) if reservation else None
+        pool = self.pools.by_name.get(reservation.pool) if reservation else None
         if reservation is not None and pool is not None:
             foresight.first_token(pool, reservation, ttft_s)
 
@@ -135,42 +140,38 @@ class Controller:
 
     def observe(self, sample: EndpointSample) -> None:
         """Newer telemetry of one endpoint; of one that was removed it is ignored."""
-        endpoint = self._endpoints.get(sample.endpoint)
+        endpoint = self.pools.endpoints.get(sample.endpoint)
         if endpoint is not None:
             before = endpoint.device
             endpoint.observe(sample)
-            foresight.hear(self._homes[sample.endpoint], endpoint, sample)
+            foresight.hear(self.pools.homes[sample.endpoint], endpoint, sample)
             if endpoint.device != before:
-                seat(self._endpoints.values())
+                seat(self.pools.endpoints.values())
 
     def tick(self, now: float) -> None:
         """End the reservations whose lease is over; see what is overdue or over untold."""
         while (reservation := self.ledger.expired(now)) is not None:
             self.expired_total += 1
             reservation.release(now)
-            pool = self._pools.get(reservation.pool)
+            pool = self.pools.by_name.get(reservation.pool)
             if pool is not None and reservation.stay is not None:
                 foresight.forget(pool, reservation.stay)
             self.on_expired(reservation)
         if now - self._looked_s >= foresight.LOOK_EVERY_S:
             self._looked_s = now
             told = now - self._settled_s <= foresight.heard_within_s(self.report_lag)
-            foresight.notice_overdue(self._pools.values(), told, now)
-            foresight.estimate_untold(self.ledger, self._pools, self.report_lag, now)
+            foresight.notice_overdue(self.pools.by_name.values(), told, now)
+            foresight.estimate_untold(self.ledger, self.pools.by_name, self.report_lag, now)
 
     def reconfigure(self, settings: AdmissionSettings, now: float) -> None:
         """Swap settings. Reservations, buckets, shares and what was learned stay."""
         self.settings = settings
         self._limits.reconfigure(settings.tenants, now)
-        self._build(settings)
-
-    def endpoint(self, address: str) -> EndpointState | None:
-        """The endpoint of that address, if it is configured."""
-        return self._endpoints.get(address)
+        self.pools.reconfigure(settings)
 
     def endpoint_states(self) -> tuple[tuple[str, EndpointState], ...]:
         """(pool, endpoint) of all that is configured, for metrics and debugging."""
-        return tuple((p.spec.name, e) for p in self._pools.values() for e in p.endpoints)
+        return self.pools.states()
 
     # -- looking --------------------------------------------------------------------------
 
@@ -265,34 +266,20 @@ class Controller:
             view.pool.shares.refused(view.flow, retry or RetryHint(0.0, 0.0), now)
 
     def _enforced(self, ask: Ask, decision: Decision, view: View | None, now: float) -> Decision:
-        """Shadow mode, applied last: the refusal stays on record, the request runs and is
-        booked where it runs."""
-        if self.settings.enforce:
+        """Shadow mode, applied last, and for a sliver that is tried: the refusal stays on record,
+        the request runs and is booked where it runs."""
+        tried = self._is_tried(decision)
+        if self.settings.enforce and not tried:
             return decision
         if view is None and ask.pools:
-            pool = self._pools[ask.pools[0].name]
+            pool = self.pools.by_name[ask.pools[0].name]
             view = seen(ask, pool, self.settings, choose_blind(pool), now)
         if view is None:
             return replace(decision, verdict=Verdict.ADMIT)
+        view.tried = tried
         admitted = self._admit(ask, view, False, decision.reason, now)
         return replace(admitted, would_be=decision.would_be, evidence=decision.evidence)
 
-    def _build(self, settings: AdmissionSettings) -> None:
-        """Pools and endpoints for `settings`, keeping the live state of those that stay."""
-        old_endpoints, old_pools = self._endpoints, self._pools
-        self._endpoints, self._pools, self._homes = {}, {}, {}
-        for spec in settings.pools.values():
-            states = []
-            for endpoint_spec in spec.endpoints:
-                state = old_endpoints.get(endpoint_spec.address) or EndpointState(endpoint_spec)
-                state.spec = endpoint_spec
-                self._endpoints[endpoint_spec.address] = state
-                states.append(state)
-            pool = PoolState(spec, tuple(states))
-            if (old := old_pools.get(spec.name)) is not None:
-                pool.shares = old.shares
-                pool.predictor = old.predictor
-                pool.shares.resize(spec.slots)
-            self._pools[spec.name] = pool
-            self._homes.update((endpoint.address, pool) for endpoint in spec.endpoints)
-        seat(self._endpoints.values())
+    def _is_tried(self, decision: Decision) -> bool:
+        ratio = self.settings.tried_ratio
+        return decision.reason in judging.TRIABLE and is_tried(ratio, self._rng)

@@ -39,7 +39,8 @@ def seen(
     view.pool_load = choice.load
     view.allowed = pool.shares.allowance(flow, choice.load)
     view.occupied = choice.occupied
-    view.margin_s = settings.margin_s
+    view.margin_s = pool.margin.value_s if settings.tune_margin else settings.margin_s
+    view.target_ratio = settings.target_violation_ratio
     view.reserve_ratio = settings.reserve_ratio
     view.floor = endpoint.traffic.floor(now)
     execution_s = endpoint.execution_s

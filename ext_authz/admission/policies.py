@@ -47,10 +47,13 @@ def latency(view: View) -> Reason | None:
     """
     if view.fallback:
         return None
-    if view.endpoint.own == 0 and view.occupied < 0.5:
-        return None
+    idle = view.endpoint.own == 0 and view.occupied < 0.5
     if view.forecast is not None:
-        return Reason.SLO_UNREACHABLE if view.late() and view.endpoint.own >= view.floor else None
+        view.promised = not view.late()
+        spared = view.promised or idle or view.endpoint.own < view.floor
+        return None if spared else Reason.SLO_UNREACHABLE
+    if idle:
+        return None
     if view.ask.slo_s is None or view.execution_s is None:
         return None
     late = view.wait_s + view.execution_s > view.ask.slo_s - view.margin_s

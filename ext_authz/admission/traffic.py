@@ -31,7 +31,8 @@ class Stay:
     """One request on its endpoint, from the decision to its end.
 
     `work` is what was expected, `most_output_tokens` the most it may put out. `lived` is the mean
-    load beside it, known when it has left. `late`: it was seen to be overdue; so many `looks`.
+    load beside it, known when it has left. `late`: it was seen to be overdue, `looks` times.
+    `promised`: let in because its promise was predicted to hold; `tried`: in spite of a refusal.
     """
 
     __slots__ = (
@@ -46,8 +47,10 @@ class Stay:
         "looks",
         "met",
         "most_output_tokens",
+        "promised",
         "slo_s",
         "slots",
+        "tried",
         "work",
     )
 
@@ -65,6 +68,8 @@ class Stay:
         self.gone = False
         self.late = False
         self.first_told = False
+        self.promised = False
+        self.tried = False
         self.looks = 0
 
     def lesson(self, work: Work, e2e_s: float, ttft_s: float | None) -> Lesson:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from ext_authz.admission.endpoints import EndpointState
+from ext_authz.admission.measures import Measures
 from ext_authz.admission.shares import Flow, Shares
 from ext_authz.estimation.latency.features import IDLE, Work
 from ext_authz.estimation.latency.predictor import Forecast, Predictor
+from ext_authz.estimation.margin import MarginTuner
 from ext_authz.model import Evidence, InferenceRequest, WorkEstimate, value
 from ext_authz.settings import Pool, RequestType, Tenant
 
@@ -35,13 +37,20 @@ class Ask:
 class PoolState:
     """One pool's live numbers. Only the controller changes them."""
 
-    __slots__ = ("endpoints", "predictor", "shares", "spec")
+    __slots__ = ("endpoints", "margin", "measures", "predictor", "shares", "spec")
 
-    def __init__(self, spec: Pool, endpoints: tuple[EndpointState, ...]) -> None:
+    def __init__(
+        self,
+        spec: Pool,
+        endpoints: tuple[EndpointState, ...],
+        margin: MarginTuner | None = None,
+    ) -> None:
         self.spec = spec
         self.endpoints = endpoints
         self.shares = Shares(spec.slots)
         self.predictor = Predictor()
+        self.margin = margin or MarginTuner(0.0, None)
+        self.measures = Measures()
 
 
 class View:
@@ -64,9 +73,11 @@ class View:
         "occupied",
         "pool",
         "pool_load",
+        "promised",
         "reserve_ratio",
         "run_slots",
         "target_ratio",
+        "tried",
         "wait_s",
         "work",
     )
@@ -89,6 +100,9 @@ class View:
         self.work: Work | None = None
         self.forecast: Forecast | None = None
         self.target_ratio = 0.01
+        # Let in because what was promised is predicted to be kept.
+        self.promised = False
+        self.tried = False
         self.floor = 1.0
 
     @property

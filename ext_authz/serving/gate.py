@@ -159,7 +159,7 @@ class Gate:
     def observe(self, sample: EndpointSample) -> None:
         """Newer telemetry of one endpoint."""
         self.controller.observe(sample)
-        endpoint = self.controller.endpoint(sample.endpoint)
+        endpoint = self.controller.pools.endpoints.get(sample.endpoint)
         if endpoint is not None:
             own_only = endpoint.foreign <= FOREIGN_RATIO * max(1.0, endpoint.load)
             self.costs.observed(sample, own_only)

@@ -76,7 +76,7 @@ class Books(RuleBasedStateMachine):
             },
             "used": {
                 (name, flow.key): flow.used
-                for name, state in controller._pools.items()
+                for name, state in controller.pools.by_name.items()
                 for flow in state.shares.flows()
                 if flow.used
             },
@@ -174,7 +174,7 @@ class Books(RuleBasedStateMachine):
             assert endpoint.own == len(own)
             assert endpoint.own_tokens == sum(r.tokens for r in own)
             assert endpoint.load >= endpoint.own
-        for state in self.controller._pools.values():
+        for state in self.controller.pools.by_name.values():
             own = [r for r in entries if r.shares is state.shares]
             assert state.shares.used == len(own)
             held = Counter(r.flow.key for r in own)

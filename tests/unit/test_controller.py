@@ -188,7 +188,7 @@ def test_the_shares_learn_of_who_wanted_more(who: str, verdict: Verdict) -> None
     for _ in range(2):
         controller.arrive(asks("a"), 0.1)
     assert controller.arrive(asks(who), 0.1).verdict is verdict
-    wanted = {f.key[0]: f.wanted for f in controller._pools["p"].shares.flows()}
+    wanted = {f.key[0]: f.wanted for f in controller.pools.by_name["p"].shares.flows()}
     assert wanted[who] == inf
     assert wanted["a"] < inf
 

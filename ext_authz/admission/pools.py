@@ -1,0 +1,50 @@
+"""The pools and endpoints of one configuration, with the live state of those that stay.
+
+PURE.
+"""
+
+from __future__ import annotations
+
+from ext_authz.admission.endpoints import EndpointState, seat
+from ext_authz.admission.view import PoolState
+from ext_authz.estimation.margin import MarginTuner
+from ext_authz.settings import AdmissionSettings
+
+
+class Pools:
+    """Pools by name, endpoints by address."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, PoolState] = {}
+        self.endpoints: dict[str, EndpointState] = {}
+        # The pool of each endpoint, by its address.
+        self.homes: dict[str, PoolState] = {}
+        self._margin: tuple[float, float | None] | None = None
+
+    def reconfigure(self, settings: AdmissionSettings) -> None:
+        """Be those of `settings`; load, shares and what was learned stay."""
+        old_endpoints, old_pools = self.endpoints, self.by_name
+        self.by_name, self.endpoints, self.homes = {}, {}, {}
+        margin = (settings.margin_s, settings.default_slo.e2e_s)
+        for spec in settings.pools.values():
+            states = []
+            for endpoint_spec in spec.endpoints:
+                state = old_endpoints.get(endpoint_spec.address) or EndpointState(endpoint_spec)
+                state.spec = endpoint_spec
+                self.endpoints[endpoint_spec.address] = state
+                states.append(state)
+            pool = PoolState(spec, tuple(states), MarginTuner(*margin))
+            if (old := old_pools.get(spec.name)) is not None:
+                pool.shares = old.shares
+                pool.shares.resize(spec.slots)
+                pool.predictor, pool.measures = old.predictor, old.measures
+                if margin == self._margin:
+                    pool.margin = old.margin
+            self.by_name[spec.name] = pool
+            self.homes.update((endpoint.spec.address, pool) for endpoint in states)
+        self._margin = margin
+        seat(self.endpoints.values())
+
+    def states(self) -> tuple[tuple[str, EndpointState], ...]:
+        """(pool, endpoint) of all that is configured."""
+        return tuple((p.spec.name, e) for p in self.by_name.values() for e in p.endpoints)
