@@ -15,7 +15,7 @@ from ext_authz.admission import foresight, judging
 from ext_authz.admission.answers import early_refusal, refusal, why_admitted
 from ext_authz.admission.endpoints import EndpointState, seat
 from ext_authz.admission.ledger import Ledger, Reservation
-from ext_authz.admission.looking import chosen, seen
+from ext_authz.admission.looking import chosen, holds, seen
 from ext_authz.admission.measures import is_tried
 from ext_authz.admission.policies import POLICIES, may_try_next
 from ext_authz.admission.pools import Pools
@@ -119,12 +119,12 @@ class Controller:
         if pool is not None:
             foresight.learn(pool, reservation, outcome, work)
 
-    def first_token(self, reservation_id: str, ttft_s: float) -> None:
-        """The first token of an open request came after `ttft_s`."""
+    def first_token(self, reservation_id: str, at_s: float) -> None:
+        """The first token of a request came at `at_s`; nothing if it is not open."""
         reservation = self.ledger.find(reservation_id)
         pool = self.pools.by_name.get(reservation.pool) if reservation else None
         if reservation is not None and pool is not None:
-            foresight.first_token(pool, reservation, ttft_s)
+            foresight.first_token(pool, reservation, at_s - reservation.opened_s)
 
     def cancel(self, reservation_id: str, now: float) -> bool:
         """The caller left before it had the answer; False if nothing was open."""
@@ -239,7 +239,7 @@ class Controller:
 
     def _refuse(self, ask: Ask, view: View | None, reason: Reason, now: float) -> Decision:
         if reason is Reason.TOO_LARGE:
-            return refusal(ask, view, reason, None, None)
+            return refusal(ask, view, reason, None, holds(ask, self.pools.by_name))
         execution_s, slots = UNKNOWN_EXECUTION_S, 1.0
         if view is not None:
             execution_s = view.execution_s or execution_s

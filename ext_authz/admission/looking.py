@@ -5,10 +5,12 @@ PURE, and changes nothing but what time has changed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ext_authz.admission import foresight
 from ext_authz.admission.selection import Choice, admits_blind, choose, choose_blind
 from ext_authz.admission.view import Ask, PoolState, View
-from ext_authz.model import Reason
+from ext_authz.model import LimitState, Reason
 from ext_authz.settings import AdmissionSettings
 
 
@@ -49,3 +51,14 @@ def seen(
         view.wait_s = endpoint.wait_s(choice.occupied, execution_s, pool.spec)
     foresight.look(view, now)
     return view
+
+
+def holds(ask: Ask, pools: Mapping[str, PoolState]) -> LimitState | None:
+    """The tokens that the largest server for `ask` can hold, None if nobody knows."""
+    capacities = [
+        endpoint.sample.kv_capacity_tokens
+        for spec in ask.pools
+        for endpoint in pools[spec.name].endpoints
+        if endpoint.sample is not None and endpoint.sample.kv_capacity_tokens
+    ]
+    return LimitState("kv_cache_tokens", max(capacities), 0.0, 0.0, 0.0) if capacities else None

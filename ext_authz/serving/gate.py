@@ -138,6 +138,10 @@ class Gate:
         if entry.load_report:
             self.on_load_report(address, entry.load_report, now - entry.report_age_s)
 
+    def first_token(self, decision_id: str, at_s: float) -> None:
+        """The first token of an answer passed at `at_s` (monotonic seconds)."""
+        self.controller.first_token(decision_id, at_s)
+
     def learn(self, most: int, now: float) -> None:
         """Learn from up to `most` of the outcomes that wait."""
         for charged, outcome in self.lessons.take(most):

@@ -59,7 +59,7 @@ class TapService:
             return TapResult.UNJOINABLE
         reading, whole = None, False
         try:
-            whole = await self._read(answer, messages)
+            whole = await self._read(head.decision_id, answer, messages)
         finally:
             reading = answer.reading(whole)
             taps.tell(head.decision_id, reading, self._clock.now())
@@ -67,13 +67,18 @@ class TapService:
             return TapResult.NOTHING
         return TapResult.READ if whole else TapResult.CUT
 
-    async def _read(self, answer: Answer, messages: AsyncIterator[bytes]) -> bool:
-        """Whether the answer was seen to its end."""
+    async def _read(self, decision_id: str, answer: Answer, messages: AsyncIterator[bytes]) -> bool:
+        """Whether the answer was seen to its end. Its first token is told when it comes: the end
+        may be minutes away."""
+        told = False
         async for message in messages:
             part = self._codec.decode_part(message)
             if part is None:
                 continue
             answer.take(part.body, self._clock.now())
+            if not told and answer.first_s is not None:
+                told = True
+                self._gate.first_token(decision_id, answer.first_s)
             if part.last or answer.done:
                 return part.last
         return False

@@ -107,10 +107,11 @@ def start_reading(head: AnswerPart) -> Answer | None:
 
 
 class Answer:
-    """Reads one answer. With `done` nothing more can be learned from what follows."""
+    """Reads one answer. `first_s` is when the first token of a stream came (monotonic), once it
+    has. With `done` nothing more can be learned from what follows."""
 
     def __init__(self, streamed: bool, plain: bool = True) -> None:
-        self._first_s: float | None = None
+        self.first_s: float | None = None
         self.done = False
         self._plain = plain
         self._looking = streamed
@@ -141,9 +142,9 @@ class Answer:
             prompt, _ = counts(self._early)
         if not whole:
             output = None
-        if prompt is None and output is None and self._first_s is None:
+        if prompt is None and output is None and self.first_s is None:
             return None
-        return Reading(prompt, output, self._first_s)
+        return Reading(prompt, output, self.first_s)
 
     def _look(self, body: bytes, now: float) -> None:
         """Look for the first token in the lines that `body` completes."""
@@ -153,7 +154,7 @@ class Answer:
             or len(self._line) > LONGEST_LINE_BYTES
             or any(self._has_token(line) for line in lines)
         ):
-            self._first_s = now
+            self.first_s = now
             self._looking = False
             self._line = b""
 
