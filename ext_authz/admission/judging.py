@@ -32,6 +32,8 @@ def measure(pools: Mapping[str, PoolState], ask: Ask, decision: Decision, now: f
         measures.count(Count.DEMOTED, now)
     else:
         measures.count(Count.REFUSED, now)
+        if decision.reason is Reason.SLO_UNREACHABLE:
+            pool.margin.pressed(now)
         _refused(pool, decision, now)
     measures.judge(now)
 
@@ -67,7 +69,7 @@ def judge(pool: PoolState | None, reservation: Reservation, outcome: Outcome, no
         return
     measures.count(Count.BROKEN if late else Count.KEPT, now)
     if stay.promised:
-        pool.margin.judged(not late)
+        pool.margin.judged(not late, reservation.opened_s, now)
     if stay.tried:
         measures.count(Count.TRIED, now)
         if not late:

@@ -19,13 +19,17 @@ class Pools:
         self.endpoints: dict[str, EndpointState] = {}
         # The pool of each endpoint, by its address.
         self.homes: dict[str, PoolState] = {}
-        self._margin: tuple[float, float | None] | None = None
+        self._margin: tuple[float, float | None, float] | None = None
 
     def reconfigure(self, settings: AdmissionSettings) -> None:
         """Be those of `settings`; load, shares and what was learned stay."""
         old_endpoints, old_pools = self.endpoints, self.by_name
         self.by_name, self.endpoints, self.homes = {}, {}, {}
-        margin = (settings.margin_s, settings.default_slo.e2e_s)
+        margin = (
+            settings.margin_s,
+            settings.default_slo.e2e_s,
+            settings.target_violation_ratio,
+        )
         for spec in settings.pools.values():
             states = []
             for endpoint_spec in spec.endpoints:

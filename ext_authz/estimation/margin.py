@@ -5,9 +5,9 @@ PURE. The rule is the field's: a tenth more while over 1 % are broken, a twentie
 and targets. What counts is the rate, not how a handful fell. Each question is a sequential test
 of one rate against another: every outcome adds its log likelihood ratio to a score that never
 falls below nothing, and a score of h is an answer (CUSUM; Page 1954, "Continuous Inspection
-Schemes"). Whatever the traffic, an answer is wrong less than once in e^h outcomes (Lorden 1971,
-"Procedures for Reacting to a Change in Distribution"), at a busy pool after seconds and at a quiet
-one after hours, and a long time of calm does not make it slower to see what comes after.
+Schemes"). Of its climbs from nothing at most one in e^h ends in a wrong answer (Wald 1945,
+"Sequential Tests of Statistical Hypotheses"), at a busy pool after seconds and at a quiet one after
+hours, and a long time of calm does not make it slower to see what comes after.
 
 It is the outermost of three loops: level and spread of the predictions come first, and only what
 they leave is the margin's. So it is the slowest (see `SETTLE_S`), an outcome judges only the margin
@@ -32,7 +32,7 @@ SETTLE_S = 20.0
 PRESSED_S = 10.0
 # Times the target: the rates that are told apart, (what is asked about, what it would be if not).
 TOO_MANY, CALM, TOO_FEW = (1.5, 1.0), (0.5, 1.0), (0.02, 0.1)
-# h: a raise or a lower margin is for good, and taking back is a trial itself.
+# h: a raise costs requests that could be served; the others are undone by a raise if wrong.
 SURE, LIKELY = log(100_000.0), log(20.0)
 
 
@@ -80,7 +80,7 @@ class MarginTuner:
         # Where it returns to after a raise, and whether its last move was such a return.
         self._home_s = configured_s
         self._returned = False
-        self._moved_s = self._pressed_s = -inf
+        self._moved_s = self._pressed_s = self._quiet_s = -inf
         if promise_s is None:
             self._least_s = self._low_s = self._high_s = configured_s
         else:
@@ -99,9 +99,9 @@ class MarginTuner:
         hold: whether it was kept."""
         if admitted_s < self._moved_s:
             return
-        too_many = self._many.add(kept)
         if self._many.value == 0.0:
             self._quiet_s = now
+        too_many = self._many.add(kept)
         # What was let in while nothing was refused would have been kept with a smaller margin too.
         told = not kept or admitted_s - self._pressed_s <= PRESSED_S
         calm = told and self._calm.add(kept)
@@ -135,4 +135,3 @@ class MarginTuner:
         self._many = Score(TOO_MANY, self._target_ratio, SURE)
         self._calm = Score(CALM, self._target_ratio, LIKELY)
         self._few = Score(TOO_FEW, self._target_ratio, LIKELY)
-        self._quiet_s = self._moved_s
