@@ -125,12 +125,16 @@ def _add_evaluate(commands: Any) -> None:
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     from ext_authz.simulation.evaluate import as_dict, evaluate, table
-    from ext_authz.simulation.trace import load_trace
+    from ext_authz.simulation.trace import TraceError, load_trace
 
-    trace = load_trace(arguments.trace)
-    slots = arguments.slots or trace.slots
-    if not slots or slots < 1:
-        print("ext-authz: the trace tells no slots; give --slots N", file=sys.stderr)
+    try:
+        trace = load_trace(arguments.trace)
+    except TraceError as error:
+        print(f"ext-authz: {error}", file=sys.stderr)
+        return 1
+    slots = trace.slots if arguments.slots is None else arguments.slots
+    if slots is None or slots < 1:
+        print("ext-authz: no slots told; give --slots N, at least 1", file=sys.stderr)
         return 2
     if not 0 <= arguments.warm_up < len(trace.rows):
         count = len(trace.rows)

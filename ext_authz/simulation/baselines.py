@@ -5,8 +5,8 @@ PURE. Each is what somebody would write first, fitted to nothing but the trace's
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
+from collections.abc import Sequence
 from math import ceil, exp, inf, log
 
 from ext_authz.estimation.output_length import OutputLengths
@@ -113,9 +113,9 @@ class QueueTimesMean:
 class RealLengths:
     """The length that the request turned out to have."""
 
-    def expected(self, row: Row) -> float:
+    def told(self, row: Row) -> tuple[float, float]:
         """See `Lengths`."""
-        return row.output_tokens
+        return row.output_tokens, row.output_tokens
 
     def ended(self, row: Row) -> None:
         """See `Lengths`."""
@@ -128,30 +128,48 @@ class LearnedLengths:
         self._lengths = OutputLengths()
         self._default_tokens = default_tokens
 
-    def expected(self, row: Row) -> float:
+    def told(self, row: Row) -> tuple[float, float]:
         """See `Lengths`."""
-        cap = None if row.cap_tokens is None else int(row.cap_tokens)
-        return self._lengths.expected("trace", "trace", cap, self._default_tokens)
+        cap, default = row.cap_tokens, self._default_tokens
+        expected = self._lengths.expected(row.tenant, "", cap, default)
+        most = self._lengths.longest(row.tenant, "", default) if cap is None else cap
+        return expected, max(expected, most)
 
     def ended(self, row: Row) -> None:
         """See `Lengths`."""
-        cap = None if row.cap_tokens is None else int(row.cap_tokens)
-        self._lengths.learn("trace", "trace", row.output_tokens, cap)
+        self._lengths.learn(row.tenant, "", row.output_tokens, row.cap_tokens)
 
 
 class KnownDistribution:
-    """The median of all the trace's lengths under the request's cap: what nobody knows before
-    they have run, and the best that can be said of one whose own length is not known."""
+    """The median of the distribution that all the trace's lengths were drawn from, under the
+    request's own cap.
 
-    def __init__(self, rows: tuple[Row, ...]) -> None:
-        self._ordered: list[float] = []
-        for row in rows:
-            insort(self._ordered, row.output_tokens)
+    Time grows with the length, so the time of the median length is the median of the time, and of
+    all guesses that do not know the request's own length that one has the least mean error.
+    Answers that ran into their caps tell that lengths go on beyond (Kaplan and Meier 1958).
+    """
 
-    def expected(self, row: Row) -> float:
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._most = max(row.output_tokens for row in rows)
+        self._median = _median_length(rows)
+
+    def told(self, row: Row) -> tuple[float, float]:
         """See `Lengths`."""
-        median = self._ordered[len(self._ordered) // 2]
-        return median if row.cap_tokens is None else min(median, row.cap_tokens)
+        cap = self._most if row.cap_tokens is None else row.cap_tokens
+        return min(self._median, cap), cap
 
     def ended(self, row: Row) -> None:
         """See `Lengths`."""
+
+
+def _median_length(rows: Sequence[Row]) -> float:
+    """Tokens that half of all answers would exceed without caps; infinite if more would exceed
+    all that was seen."""
+    ends = sorted((row.output_tokens, row.capped) for row in rows)
+    going = 1.0
+    for number, (tokens, capped) in enumerate(ends):
+        if not capped:
+            going *= 1.0 - 1.0 / (len(ends) - number)
+        if going <= 0.5:
+            return tokens
+    return inf

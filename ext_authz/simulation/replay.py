@@ -8,6 +8,7 @@ gate (`Traffic`), so that a figure here is about code that runs there.
 from __future__ import annotations
 
 import heapq
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -58,8 +59,8 @@ class Way(Protocol):
 class Lengths(Protocol):
     """What output length a way to predict is told."""
 
-    def expected(self, row: Row) -> float:
-        """Tokens expected of `row` before it runs."""
+    def told(self, row: Row) -> tuple[float, float]:
+        """Tokens expected of `row` before it runs, and the most it may put out."""
 
     def ended(self, row: Row) -> None:
         """Its length is known."""
@@ -73,32 +74,41 @@ class _What(IntEnum):
 def replay_way(rows: Sequence[Row], slots: int, way: Way, lengths: Lengths) -> list[Guess]:
     """Play `rows` (in order of arrival) through a plain way to predict."""
     open_: list[tuple[float, int, Seen]] = []
+    in_flight: Counter[str] = Counter()
     guesses = []
     for number, row in enumerate(rows):
         while open_ and open_[0][0] <= row.arrived_s:
             seen = heapq.heappop(open_)[2]
+            in_flight[seen.row.endpoint] -= 1
             way.ended(seen)
             lengths.ended(seen.row)
-        seen = Seen(row, lengths.expected(row), len(open_), slots)
+        seen = Seen(row, lengths.told(row)[0], in_flight[row.endpoint], slots)
         expected_s, high_s = way.predict(seen)
         guesses.append(Guess(expected_s, high_s, row.e2e_s))
+        in_flight[row.endpoint] += 1
         heapq.heappush(open_, (row.arrived_s + row.e2e_s, number, seen))
     return guesses
 
 
+class _Endpoint:
+    """The gate's books of one endpoint, and how many requests are on it."""
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+        self.in_flight = 0
+
+
 class Replay:
-    """Plays a trace of one endpoint through one predictor. With `ends_only` it is not told of
-    first tokens, as a gate without a tap on responses."""
+    """Plays the trace of a pool through one predictor; each endpoint has books of its own. With
+    `ends_only` it is not told of first tokens, as a gate without a tap on responses."""
 
     def __init__(self, slots: int, lengths: Lengths, ends_only: bool) -> None:
         self.predictor = Predictor()
         self._slots = slots
         self._lengths = lengths
         self._ends_only = ends_only
-        self._traffic = Traffic()
-        self._in_flight = 0
+        self._endpoints: defaultdict[str, _Endpoint] = defaultdict(_Endpoint)
         self._events: list[tuple[float, int, _What, Row, Stay]] = []
-        self._looked_s = float("-inf")
 
     def run(self, rows: Sequence[Row]) -> list[Guess]:
         """Predictions of all `rows`, in order of arrival."""
@@ -106,29 +116,29 @@ class Replay:
 
     def _arrive(self, number: int, row: Row) -> Guess:
         self._until(row.arrived_s)
-        now = row.arrived_s
-        work = Work(row.prompt_bytes / BYTES_PER_TOKEN, self._lengths.expected(row))
-        met = self._traffic.meets(self._in_flight, self._in_flight, now)
-        pace, predictor = self._traffic.pace, self.predictor
-        forecast = predictor.ask(work, met, self._slots, pace)
-        stay = Stay(work, max(work.output_tokens, row.output_tokens), met, self._slots)
+        now, endpoint = row.arrived_s, self._endpoints[row.endpoint]
+        traffic, predictor = endpoint.traffic, self.predictor
+        expected_tokens, most_tokens = self._lengths.told(row)
+        work = Work(row.prompt_bytes / BYTES_PER_TOKEN, expected_tokens)
+        met = traffic.meets(endpoint.in_flight, endpoint.in_flight, now)
+        forecast = predictor.ask(work, met, self._slots, traffic.pace)
+        stay = Stay(work, most_tokens, met, self._slots)
         stay.forecast = forecast
-        self._traffic.enter(stay, predictor.prefill_s(work), self._in_flight, now)
-        self._traffic.watch(stay, now + predictor.due_s(forecast))
-        self._in_flight += 1
+        traffic.enter(stay, predictor.prefill_s(work), endpoint.in_flight, now)
+        traffic.watch(stay, now + predictor.due_s(forecast))
+        endpoint.in_flight += 1
         heapq.heappush(self._events, (now + row.e2e_s, number, _What.END, row, stay))
-        knows = row.ttft_s is not None and not self._ends_only
-        if knows:
-            first = (now + (row.ttft_s or 0.0), number, _What.FIRST, row, stay)
-            heapq.heappush(self._events, first)
-        first_of = predictor.ttft[forecast.queued].factor(QUANTILE)
+        ttft_s = None if self._ends_only else row.ttft_s
+        if ttft_s is None:
+            return Guess(forecast.e2e_s, predictor.within_s(forecast, QUANTILE), row.e2e_s)
+        heapq.heappush(self._events, (now + ttft_s, number, _What.FIRST, row, stay))
         return Guess(
             forecast.e2e_s,
             predictor.within_s(forecast, QUANTILE),
             row.e2e_s,
-            forecast.ttft_s if knows else None,
-            forecast.ttft_s * first_of if knows else None,
-            row.ttft_s if knows else None,
+            forecast.ttft_s,
+            forecast.ttft_s * predictor.ttft[forecast.queued].factor(QUANTILE),
+            ttft_s,
         )
 
     def _until(self, now: float) -> None:
@@ -139,20 +149,22 @@ class Replay:
             if what is _What.END:
                 self._end(row, stay, at_s)
             else:
-                lesson = stay.lesson(stay.work, at_s, row.ttft_s)
-                self.predictor.learn_first(lesson, self._traffic.pace)
+                lesson = stay.lesson(stay.work, row.e2e_s, row.ttft_s)
+                self.predictor.learn_first(lesson, self._endpoints[row.endpoint].traffic.pace)
         self._notice(now)
 
     def _end(self, row: Row, stay: Stay, at_s: float) -> None:
-        self._traffic.leave(stay, self._in_flight, at_s)
-        self._in_flight -= 1
+        endpoint = self._endpoints[row.endpoint]
+        endpoint.traffic.leave(stay, endpoint.in_flight, at_s)
+        endpoint.in_flight -= 1
         self._lengths.ended(row)
         ttft_s = None if self._ends_only else row.ttft_s
         work = Work(stay.work.prompt_tokens, row.output_tokens)
-        self.predictor.learn(stay.lesson(work, row.e2e_s, ttft_s), self._traffic.pace)
+        self.predictor.learn(stay.lesson(work, row.e2e_s, ttft_s), endpoint.traffic.pace)
 
     def _notice(self, now: float) -> None:
-        for stay in self._traffic.overdue(now):
-            first_time, stay.late = not stay.late, True
-            lesson = stay.longest(now - stay.entered_s)
-            self.predictor.overdue(lesson, self._traffic.pace, first_time)
+        for endpoint in self._endpoints.values():
+            for stay in endpoint.traffic.overdue(now):
+                first_time, stay.late = not stay.late, True
+                lesson = stay.longest(now - stay.entered_s)
+                self.predictor.overdue(lesson, endpoint.traffic.pace, first_time)

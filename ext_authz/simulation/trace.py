@@ -1,27 +1,33 @@
 """A recorded trace: one request a row, as a CSV with a header.
 
 Columns: `arrived_s`, `prompt_bytes`, `output_tokens`, `e2e_s`; and where known `ttft_s`,
-`output_cap_tokens`, `endpoint`. A first line `# slots=8` tells how many requests an endpoint runs
-at once. Other recordings are read by the other names of their columns, see `ALIASES`.
+`output_cap_tokens`, `endpoint`, `tenant`; others are left unread. A first line `# slots=8` tells
+how many requests an endpoint runs at once. Other recordings are read by the other names of their
+columns, see `ALIASES`.
 """
 
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import isfinite
+from math import nan
 from pathlib import Path
 
 from ext_authz.errors import ExtAuthzError
 
 MOST_BYTES = 64 << 20
 MOST_ROWS = 500_000
+MOST_ENDPOINTS = 1000
+MOST_SLOTS = 1_000_000
 
 # Names under which other recorders write a column; the benchmark client whose recording of a vLLM
 # server is in the tests writes these.
 ALIASES = {"t": "arrived_s", "chars": "prompt_bytes", "out": "output_tokens",
            "ttft": "ttft_s", "e2e": "e2e_s", "max_tokens": "output_cap_tokens"}  # fmt: skip
+# Numbers beyond these are mistakes: a time of nothing, and what no clock or counter shows.
+LEAST_S, MOST = 1e-6, 1e12
 NEEDED = ("arrived_s", "prompt_bytes", "output_tokens", "e2e_s")
 
 
@@ -39,8 +45,14 @@ class Row:
     output_tokens: float
     e2e_s: float
     ttft_s: float | None = None
-    cap_tokens: float | None = None
+    cap_tokens: int | None = None
     endpoint: str = ""
+    tenant: str = ""
+
+    @property
+    def capped(self) -> bool:
+        """Whether its output ended because it had to."""
+        return self.cap_tokens is not None and self.output_tokens >= self.cap_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,52 +83,78 @@ def read_trace(lines: Iterable[str], name: str) -> Trace:
             header = line
             break
         slots = _slots(line, f"{name}:{at}") or slots
-    columns = [ALIASES.get(column.strip(), column.strip()) for column in header.split(",")]
-    missing = [column for column in NEEDED if column not in columns]
-    if missing:
-        raise TraceError(f"{name}:{max(at, 1)}: no column {missing[0]}; add it to the header")
+    where = f"{name}:{max(at, 1)}"
+    columns = [ALIASES.get(column.strip(), column.strip()) for column in _cells(header, where)]
+    for column in NEEDED:
+        if column not in columns:
+            raise TraceError(f"{where}: no column {column}; add it to the header")
+    for column in columns:
+        if columns.count(column) > 1:
+            raise TraceError(f"{where}: two columns {column[:40]}; leave one out")
     rows = tuple(sorted(_rows(numbered, columns, name), key=lambda row: row.arrived_s))
     if not rows:
-        raise TraceError(f"{name}:{at}: no requests; record some")
+        raise TraceError(f"{where}: no requests below the header; record some")
     return Trace(rows, slots)
 
 
 def _rows(lines: Iterator[tuple[int, str]], columns: list[str], name: str) -> Iterator[Row]:
-    for count, (at, line) in enumerate(lines):
-        if count >= MOST_ROWS:
-            raise TraceError(f"{name}:{at}: more than {MOST_ROWS} requests; cut it into parts")
+    endpoints: set[str] = set()
+    count = 0
+    for at, line in lines:
+        where = f"{name}:{at}"
         if not line.strip():
             continue
-        cells = next(csv.reader([line]))
+        count += 1
+        if count > MOST_ROWS:
+            raise TraceError(f"{where}: more than {MOST_ROWS} requests; cut the file into parts")
+        cells = _cells(line, where)
         if len(cells) != len(columns):
             raise TraceError(
-                f"{name}:{at}: {len(cells)} cells under {len(columns)} columns; quote or cut them"
+                f"{where}: {len(cells)} cells under {len(columns)} columns; quote or cut them"
             )
-        cell = dict(zip(columns, cells, strict=True))
-        where = f"{name}:{at}"
-        yield Row(
-            arrived_s=_number(cell, "arrived_s", where, -1e12),
-            prompt_bytes=_number(cell, "prompt_bytes", where, 0.0),
-            output_tokens=_number(cell, "output_tokens", where, 0.0),
-            e2e_s=_number(cell, "e2e_s", where, 1e-6),
-            ttft_s=_known(cell, "ttft_s", where),
-            cap_tokens=_known(cell, "output_cap_tokens", where),
-            endpoint=cell.get("endpoint", ""),
-        )
+        row = _row(dict(zip(columns, cells, strict=True)), where)
+        endpoints.add(row.endpoint)
+        if len(endpoints) > MOST_ENDPOINTS:
+            raise TraceError(
+                f"{where}: endpoint: more than {MOST_ENDPOINTS}; leave some endpoints out"
+            )
+        yield row
 
 
-def _known(cell: dict[str, str], column: str, where: str) -> float | None:
-    return _number(cell, column, where, 1e-6) if cell.get(column, "").strip() else None
+def _row(cell: dict[str, str], where: str) -> Row:
+    cap = _known(cell, "output_cap_tokens", where, 1.0)
+    return Row(
+        arrived_s=_number(cell, "arrived_s", where, -1e12),
+        prompt_bytes=_number(cell, "prompt_bytes", where, 0.0),
+        output_tokens=_number(cell, "output_tokens", where, 0.0),
+        e2e_s=_number(cell, "e2e_s", where, LEAST_S),
+        ttft_s=_known(cell, "ttft_s", where, LEAST_S),
+        cap_tokens=None if cap is None else int(cap),
+        endpoint=cell.get("endpoint", ""),
+        tenant=cell.get("tenant", ""),
+    )
+
+
+def _cells(line: str, where: str) -> list[str]:
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error as error:
+        raise TraceError(f"{where}: {error}; write it as CSV") from error
+
+
+def _known(cell: dict[str, str], column: str, where: str, least: float) -> float | None:
+    return _number(cell, column, where, least) if cell.get(column, "").strip() else None
 
 
 def _number(cell: dict[str, str], column: str, where: str, least: float) -> float:
     try:
         value = float(cell[column])
     except ValueError:
-        value = float("nan")
-    if not isfinite(value) or value < least:
+        value = nan
+    if not least <= value <= MOST:
         raise TraceError(
-            f"{where}: {column}: {cell[column][:40]!r} is no number from {least:g}; mend the cell"
+            f"{where}: {column}: {cell[column][:40]!r} is no number from {least:g} to {MOST:g};"
+            " mend the cell"
         )
     return value
 
@@ -125,6 +163,7 @@ def _slots(line: str, where: str) -> int | None:
     name, _, text = line.lstrip("# ").partition("=")
     if name.strip() != "slots":
         return None
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise TraceError(f"{where}: slots: {text.strip()[:40]!r} is no count; write # slots=8")
+    text = text.strip()
+    if not (re.fullmatch("[0-9]{1,7}", text) and 1 <= int(text) <= MOST_SLOTS):
+        raise TraceError(f"{where}: slots: {text[:40]!r} is no count; write # slots=8")
     return int(text)
