@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from ext_authz.admission.ledger import Reservation
 from ext_authz.admission.measures import QUANTILES, Count
 from ext_authz.admission.view import Ask, PoolState
-from ext_authz.model import Decision, Outcome, Reason, Verdict
+from ext_authz.model import Decision, Evidence, Outcome, Reason, Verdict
 
 # Refusals for want of capacity; others are for what the request or its tenant is.
 CONTENDED = frozenset({Reason.SLO_UNREACHABLE, Reason.AT_CAPACITY, Reason.RESERVED,
@@ -24,30 +24,38 @@ def measure(pools: Mapping[str, PoolState], ask: Ask, decision: Decision, now: f
     if not ask.pools:
         return
     pool = pools[ask.pools[0].name]
-    measures = pool.measures
+    measures, would_be = pool.measures, decision.would_be
     measures.count(Count.OFFERED, now)
-    if decision.would_be is Verdict.ADMIT:
-        measures.count(Count.ADMITTED, now)
-    elif decision.would_be is Verdict.DEMOTE:
-        measures.count(Count.DEMOTED, now)
-    else:
+    if would_be is Verdict.REJECT:
         measures.count(Count.REFUSED, now)
         if decision.reason is Reason.SLO_UNREACHABLE:
             pool.margin.pressed(now)
         _refused(pool, decision, now)
-    measures.judge(now)
+    else:
+        demoted = would_be is Verdict.DEMOTE
+        measures.count(Count.DEMOTED if demoted else Count.ADMITTED, now)
+        if demoted and decision.reason is Reason.AT_CAPACITY:
+            measures.refusals.at_limit(now)
+        seen, runs_in = decision.evidence, decision.pool
+        if seen is not None and runs_in is not None and _is_full(seen, 1.0):
+            pools[runs_in].measures.refusals.at_limit(now)
+    measures.refusals.judge(now)
+
+
+def _is_full(seen: Evidence, more: float) -> bool:
+    # Foreign load is smoothed: half a request is noise.
+    return seen.in_flight + more + 0.5 > seen.slots
 
 
 def _refused(pool: PoolState, decision: Decision, now: float) -> None:
     seen = decision.evidence
     if seen is None or decision.reason not in CONTENDED:
         return
-    if seen.in_flight + 1.0 > seen.slots:
-        pool.measures.at_limit(now)
     life_s = seen.execution_s if seen.predicted_s is None else seen.predicted_s
-    within_share = seen.tenant_limit is None or seen.tenant_in_flight + 1 <= seen.tenant_limit
-    if within_share and life_s is not None:
-        pool.measures.refused(now, life_s)
+    if life_s is not None:
+        limit = seen.tenant_limit
+        within_share = limit is None or seen.tenant_in_flight + 1 <= limit
+        pool.measures.refusals.refused(now, life_s, within_share, _is_full(seen, 0.0))
 
 
 def judge(pool: PoolState | None, reservation: Reservation, outcome: Outcome, now: float) -> None:
@@ -55,25 +63,31 @@ def judge(pool: PoolState | None, reservation: Reservation, outcome: Outcome, no
     stay = reservation.stay
     if pool is None or stay is None:
         return
-    slo_s, measures = stay.slo_s, pool.measures
+    slo_s, measures, tenant = stay.slo_s, pool.measures, reservation.tenant
     given_up = outcome.client_left or outcome.timed_out
     late = slo_s is not None and outcome.duration_s > slo_s
     if outcome.completed:
         _compare(pool, reservation, outcome)
-    if not outcome.completed and not (given_up and late):
-        if not given_up:
-            measures.count(Count.FAILED, now)
+    left_in_time = given_up and not late
+    if stay.tried:
+        # What should have been refused says nothing of what was let in.
+        if slo_s is not None and not left_in_time:
+            measures.count(Count.TRIED, now)
+            if outcome.completed and not late:
+                measures.count(Count.TRIED_KEPT, now)
+        return
+    if left_in_time:
+        # It may have been served in time.
+        return
+    if not (outcome.completed or given_up):
+        measures.ended(Count.FAILED, tenant, now)
         return
     if slo_s is None:
-        measures.count(Count.UNPROMISED, now)
+        measures.ended(Count.UNPROMISED, tenant, now)
         return
-    measures.count(Count.BROKEN if late else Count.KEPT, now)
+    measures.ended(Count.BROKEN if late else Count.KEPT, tenant, now)
     if stay.promised:
         pool.margin.judged(not late, reservation.opened_s, now)
-    if stay.tried:
-        measures.count(Count.TRIED, now)
-        if not late:
-            measures.count(Count.TRIED_KEPT, now)
 
 
 def _compare(pool: PoolState, reservation: Reservation, outcome: Outcome) -> None:
@@ -83,6 +97,6 @@ def _compare(pool: PoolState, reservation: Reservation, outcome: Outcome) -> Non
     residuals = pool.predictor.e2e[stay.forecast.queued]
     if residuals.known:
         expected_s = stay.forecast.e2e_s
-        within = {quantile: expected_s * residuals.factor(quantile) for quantile in QUANTILES}
+        within_s = tuple([expected_s * residuals.factor(quantile) for quantile in QUANTILES])
         cool_s = outcome.duration_s / reservation.endpoint.thermal_factor
-        pool.measures.predicted(expected_s, within, cool_s)
+        pool.measures.predicted(expected_s, within_s, cool_s)

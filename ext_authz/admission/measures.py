@@ -1,152 +1,227 @@
 """How well a pool does at what it is for: promises kept, and requests refused without need.
 
-PURE. Counters only grow; rolling windows are of a few numbers each. Everything is O(1) an event.
+PURE. Counters only grow, as Prometheus wants them; beside them are windows over the last minutes
+of fixed size. Counting is O(1); what is shown is worked out when somebody asks.
 """
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import Counter, deque
-from enum import StrEnum
-from math import exp, inf, log
+from collections import deque
+from collections.abc import Container
+from enum import IntEnum
+from heapq import heappop, heappush
+from math import inf
 from random import Random
 
 from ext_authz.model import value
 
-# Refusals that wait to be judged, and errors that are remembered.
-MOST_REFUSALS = 1024
-MOST_ERRORS = 512
-# Rolling windows: so many slices of so many seconds.
-SLICE_S, SLICES = 10.0, 60
-# The Admission Efficiency Score below which something is wrong, and how many must be judged first.
+# Windows are made of slices of so many seconds, the longest is ten minutes.
+SLICE_S, SLICES = 5.0, 120
+# The Admission Efficiency Score below which something is wrong (the field's figure), and how many
+# must be over first.
 ALARM_BELOW, ALARM_AFTER = 0.97, 100
+# Refusals that wait to be judged, and predictions that are remembered.
+MOST_REFUSALS = 1024
+MOST_PREDICTIONS = 512
 QUANTILES = (0.5, 0.95, 0.99)
 
 
-class Count(StrEnum):
-    """What is counted. Labels of the metric `requests`."""
+class Count(IntEnum):
+    """What is counted."""
 
-    OFFERED = "offered"
-    ADMITTED = "admitted"
-    DEMOTED = "demoted"
-    REFUSED = "refused"
-    # Admitted ones that are over, by what became of their promise.
-    KEPT = "kept"
-    BROKEN = "broken"
-    UNPROMISED = "unpromised"
-    FAILED = "failed"
-    # Refusals that were judged, and those that need not have been.
-    REFUSAL_JUDGED = "refusal_judged"
-    REFUSAL_PREMATURE = "refusal_premature"
-    # Refusals that were let in to learn what they would have become, and those that kept it.
-    TRIED = "tried"
-    TRIED_KEPT = "tried_kept"
+    OFFERED = 0
+    ADMITTED = 1
+    DEMOTED = 2
+    REFUSED = 3
+    # Admitted ones that are over, by what became of their promise. `FAILED`: the server's doing.
+    KEPT = 4
+    BROKEN = 5
+    UNPROMISED = 6
+    FAILED = 7
+    # Refusals that were judged, those that need not have been, and those too many to be judged.
+    REFUSAL_JUDGED = 8
+    REFUSAL_PREMATURE = 9
+    REFUSAL_SKIPPED = 10
+    # Let in in spite of a refusal, and over; those that kept their promise. Not among the above.
+    TRIED = 11
+    TRIED_KEPT = 12
+
+    @property
+    def label(self) -> str:
+        """Its name on metrics."""
+        return self.name.lower()
+
+
+KINDS = len(Count)
 
 
 @value
 class Standing:
-    """Of a rolling window: promises kept of those judged, and of all admitted that are over
-    (Admission Efficiency Score); admitted of offered; kept a second. None without any."""
+    """Of a window. `compliance_ratio`: promises kept of those judged; `efficiency_ratio`: of all
+    that were let in with a promise and are over, failures too (Admission Efficiency Score);
+    `admission_ratio`: let in, of all offered; promises kept a second. None while there is nothing
+    to tell it from. `alarm`: enough are over to say that too few promises are kept."""
 
     compliance_ratio: float | None
     efficiency_ratio: float | None
     admission_ratio: float | None
-    goodput_per_s: float
+    goodput_per_s: float | None
     alarm: bool
+
+
+@value
+class Accuracy:
+    """Of the last few hundred predictions. Errors are relative to the truth; `bias_ratio` is the
+    predicted time of all of them over the true one, less one: above 0 predictions are too long.
+    `covered` is the part that stayed within each of `QUANTILES`: as many as its name says if it
+    is right."""
+
+    predictions: int
+    median_error_ratio: float
+    p90_error_ratio: float
+    bias_ratio: float
+    covered: tuple[float, ...]
 
 
 class Measures:
     """Of one pool."""
 
     def __init__(self) -> None:
-        self.counts: Counter[Count] = Counter()
-        self._slices: deque[tuple[float, Counter[Count]]] = deque(maxlen=SLICES)
-        self._at_limit_s = -inf
-        # (time of the refusal, end of its predicted life)
-        self._refusals: deque[tuple[float, float]] = deque()
-        self._errors: deque[float] = deque()
-        self._ordered: list[float] = []
-        self._within: Counter[float] = Counter()
-        self._predicted = 0
+        self.counts = [0] * KINDS
+        # What a tenant's own promises came to, by its name. Names are configured ones.
+        self.by_tenant: dict[str, list[int]] = {}
+        self.refusals = Refusals(self)
+        self._began_s = inf
+        self._slices: deque[tuple[int, list[int]]] = deque(maxlen=SLICES + 1)
+        # (expected seconds, true seconds, whether within each of QUANTILES)
+        self._predictions: deque[tuple[float, float, tuple[bool, ...]]] = deque(
+            maxlen=MOST_PREDICTIONS
+        )
 
-    def count(self, what: Count, now: float) -> None:
-        """One more."""
-        self.counts[what] += 1
-        if not self._slices or now - self._slices[-1][0] >= SLICE_S:
-            self._slices.append((now, Counter()))
-        self._slices[-1][1][what] += 1
+    def count(self, what: Count, now: float, times: int = 1) -> None:
+        """One more, or so many."""
+        self.counts[what] += times
+        number = int(now // SLICE_S)
+        slices = self._slices
+        if not slices or slices[-1][0] < number:
+            self._began_s = min(self._began_s, now)
+            slices.append((number, [0] * KINDS))
+        slices[-1][1][what] += times
 
-    # -- refusals -------------------------------------------------------------------------
+    def ended(self, what: Count, tenant: str, now: float) -> None:
+        """A request of `tenant` is over."""
+        self.count(what, now)
+        counts = self.by_tenant.get(tenant)
+        if counts is None:
+            counts = self.by_tenant[tenant] = [0] * KINDS
+        counts[what] += 1
 
-    def at_limit(self, now: float) -> None:
-        """The pool is as full as it may get."""
-        self._at_limit_s = now
+    def keep_tenants(self, tenants: Container[str]) -> None:
+        """Forget all tenants but these."""
+        self.by_tenant = {n: counts for n, counts in self.by_tenant.items() if n in tenants}
 
-    def refused(self, now: float, life_s: float) -> None:
-        """A request within its tenant's share was refused; it would have run for `life_s`.
-
-        It was premature if the pool has room for the whole of that time: judged when it is over.
-        """
-        if self._at_limit_s >= now:
-            self.count(Count.REFUSAL_JUDGED, now)
-        elif len(self._refusals) < MOST_REFUSALS:
-            self._refusals.append((now, now + life_s))
-
-    def judge(self, now: float) -> None:
-        """Judge the refusals whose time has come, in the order of refusal."""
-        while self._refusals and self._refusals[0][1] <= now:
-            refused_s, _ = self._refusals.popleft()
-            self.count(Count.REFUSAL_JUDGED, now)
-            if self._at_limit_s < refused_s:
-                self.count(Count.REFUSAL_PREMATURE, now)
+    def standing(self, now: float, window_s: float) -> Standing:
+        """How the pool has done over the last `window_s`, at most ten minutes, and the slice
+        that has begun."""
+        oldest = int(now // SLICE_S) - round(window_s / SLICE_S)
+        seen = [0] * KINDS
+        for number, counts in self._slices:
+            if number >= oldest:
+                for what, times in enumerate(counts):
+                    seen[what] += times
+        seconds = now - max(self._began_s, oldest * SLICE_S)
+        judged = seen[Count.KEPT] + seen[Count.BROKEN]
+        over = judged + seen[Count.FAILED]
+        efficiency = _ratio(seen[Count.KEPT], over)
+        return Standing(
+            compliance_ratio=_ratio(seen[Count.KEPT], judged),
+            efficiency_ratio=efficiency,
+            admission_ratio=_ratio(seen[Count.ADMITTED] + seen[Count.DEMOTED], seen[Count.OFFERED]),
+            goodput_per_s=seen[Count.KEPT] / seconds if seconds >= SLICE_S else None,
+            alarm=efficiency is not None and over >= ALARM_AFTER and efficiency < ALARM_BELOW,
+        )
 
     # -- predictions ----------------------------------------------------------------------
 
-    def predicted(self, expected_s: float, within: dict[float, float], true_s: float) -> None:
-        """A prediction is compared with what came; `within` are the predicted quantiles."""
-        stray = log(true_s / expected_s)
-        self._errors.append(stray)
-        insort(self._ordered, stray)
-        if len(self._errors) > MOST_ERRORS:
-            self._ordered.remove(self._errors.popleft())
-        self._predicted += 1
-        for quantile, seconds in within.items():
-            self._within[quantile] += true_s <= seconds
+    def predicted(self, expected_s: float, within_s: tuple[float, ...], true_s: float) -> None:
+        """A prediction is compared with what came; `within_s` are the predicted `QUANTILES`. All
+        above 0."""
+        within = tuple([true_s <= seconds for seconds in within_s])
+        self._predictions.append((expected_s, true_s, within))
 
-    def error_ratio(self, part: float) -> float | None:
-        """The relative error that `part` of recent predictions do not exceed; None without any."""
-        errors = sorted(abs(exp(-stray) - 1.0) for stray in self._errors)
-        return errors[min(int(part * len(errors)), len(errors) - 1)] if errors else None
-
-    def coverage_ratio(self, quantile: float) -> float | None:
-        """The part of all that stayed within their predicted `quantile`; None without any."""
-        return self._within[quantile] / self._predicted if self._predicted else None
-
-    # -- standing -------------------------------------------------------------------------
-
-    def standing(self, now: float, window_s: float) -> Standing:
-        """How the pool has done over the last `window_s`, at most ten minutes."""
-        seen: Counter[Count] = Counter()
-        for began_s, counts in self._slices:
-            if now - began_s <= window_s:
-                seen.update(counts)
-        judged = seen[Count.KEPT] + seen[Count.BROKEN]
-        over = judged + seen[Count.FAILED]
-        efficiency = seen[Count.KEPT] / over if over else None
-        let_in = seen[Count.ADMITTED] + seen[Count.DEMOTED]
-        return Standing(
-            compliance_ratio=seen[Count.KEPT] / judged if judged else None,
-            efficiency_ratio=efficiency,
-            admission_ratio=let_in / seen[Count.OFFERED] if seen[Count.OFFERED] else None,
-            goodput_per_s=seen[Count.KEPT] / window_s,
-            alarm=efficiency is not None and over >= ALARM_AFTER and efficiency < ALARM_BELOW,
+    def accuracy(self) -> Accuracy | None:
+        """How good predictions have been lately; None before there were any."""
+        seen = self._predictions
+        if not seen:
+            return None
+        errors = sorted(abs(expected_s - true_s) / true_s for expected_s, true_s, _ in seen)
+        true_s = sum(true_s for _, true_s, _ in seen)
+        return Accuracy(
+            predictions=len(seen),
+            median_error_ratio=errors[len(errors) // 2],
+            p90_error_ratio=errors[int(0.9 * len(errors))],
+            bias_ratio=sum(expected_s for expected_s, _, _ in seen) / true_s - 1.0,
+            covered=tuple(
+                sum(within[at] for _, _, within in seen) / len(seen) for at in range(len(QUANTILES))
+            ),
         )
+
+
+class Refusals:
+    """Tells refusals that were premature: the tenant was within its share, and the pool stayed
+    below its limit for the whole time that the request was predicted to run.
+
+    The load of a pool reaches its limit only when something is let in or more is told of it, so
+    that the moments at which `at_limit` is called are all that matters: one of them decides all
+    refusals that wait. Each costs the logarithm of those that wait, once.
+    """
+
+    def __init__(self, measures: Measures) -> None:
+        self._measures = measures
+        # When the predicted lives end of those that would be premature so far; a heap.
+        self._ends: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def refused(self, now: float, life_s: float, within_share: bool, at_limit: bool) -> None:
+        """A request was refused that would have run for `life_s`."""
+        if at_limit:
+            self.at_limit(now)
+        if at_limit or not within_share:
+            self._measures.count(Count.REFUSAL_JUDGED, now)
+        elif len(self._ends) < MOST_REFUSALS:
+            heappush(self._ends, now + life_s)
+        else:
+            self._measures.count(Count.REFUSAL_SKIPPED, now)
+
+    def at_limit(self, now: float) -> None:
+        """The pool is as full as it may get."""
+        if self._ends:
+            self.judge(now)
+            self._measures.count(Count.REFUSAL_JUDGED, now, len(self._ends))
+            self._ends.clear()
+
+    def judge(self, now: float) -> None:
+        """Judge the refusals whose predicted life is over at `now`."""
+        ends = self._ends
+        while ends and ends[0] <= now:
+            heappop(ends)
+            self._measures.count(Count.REFUSAL_JUDGED, now)
+            self._measures.count(Count.REFUSAL_PREMATURE, now)
 
 
 def is_tried(ratio: float, rng: Random) -> bool:
     """Whether a refusal is let in after all, to learn what would become of it.
 
-    It shows whether refusals were needed where nothing else can. It costs what the refusal was
-    for: the request may be late, and others with it. So it is off (0) unless asked for.
+    It shows whether refusals are needed where nothing else can: the part of those tried that keep
+    their promise is the part that need not be refused, one at a time. There is no right value: some
+    will always be kept, as chance has it. It costs what the refusal is there to save: the request
+    may be late, and make others late that were promised to be in time. So it is off (0) unless
+    asked for, and a sliver then: 0.01 is one refusal in a hundred.
     """
     return ratio > 0.0 and rng.random() < ratio
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

@@ -42,6 +42,7 @@ class Pools:
                 pool.shares = old.shares
                 pool.shares.resize(spec.slots)
                 pool.predictor, pool.measures = old.predictor, old.measures
+                pool.measures.keep_tenants(settings.tenants)
                 if margin == self._margin:
                     pool.margin = old.margin
             self.by_name[spec.name] = pool
