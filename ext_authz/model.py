@@ -214,7 +214,8 @@ class Decision:
 
     `verdict` is what happens; `would_be` the verdict enforcement would have given (they differ
     only in shadow mode). `endpoint` and `reservation_id` are set exactly when work was admitted
-    to a pool.
+    to a pool. `pipeline` is the one that the request belongs to, and `stage` the pool of its stage
+    that objected.
     """
 
     verdict: Verdict
@@ -230,6 +231,8 @@ class Decision:
     retry: RetryHint | None = None
     limit: LimitState | None = None
     evidence: Evidence | None = None
+    pipeline: str | None = None
+    stage: str | None = None
 
 
 @value

@@ -153,6 +153,31 @@ class TypeRule:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of a pipeline, on `pool`: it reads `prompt_ratio` times the prompt of the request
+    itself and puts out `output_tokens`, None as many as the request does."""
+
+    pool: str
+    prompt_ratio: float = 1.0
+    output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Requests that visit several pools, one after the other, and are decided once.
+
+    A request is one of these if its model is among `models` and its path matches one of `paths`,
+    which may end in `*`; none of either matches all. `stages` is in order of the visits, never
+    empty; Envoy sends the request to the first.
+    """
+
+    name: str
+    models: frozenset[str]
+    paths: tuple[str, ...]
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RetryRules:
     """Bounds of the hint a refused client gets: never under a true wait, never over `cap_s`."""
 
@@ -167,7 +192,7 @@ class AdmissionSettings:
     each pool's slots that only the high class may fill. `lease_s` ends a reservation whose
     outcome never arrives. With `tune_margin` the margin follows how many promises are broken;
     load may break `target_violation_ratio` of them. Of what would be refused `tried_ratio` are
-    let in, to learn what becomes of them.
+    let in, to learn what becomes of them. Of `pipelines` the first that matches counts.
     """
 
     enabled: bool
@@ -189,6 +214,7 @@ class AdmissionSettings:
     tune_margin: bool = True
     target_violation_ratio: float = 0.01
     tried_ratio: float = 0.0
+    pipelines: tuple[Pipeline, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
