@@ -6,8 +6,9 @@ PURE. Times are seconds, sizes bytes or tokens, as each name says.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from types import MappingProxyType
 
 from ext_authz.snapshot import Staleness
 
@@ -123,7 +124,7 @@ class DiscoverySettings:
 class Pool:
     """Servers of the same models. `models` empty serves any name. `http2`: how Envoy speaks to
     them, as gRPC inference servers need. `instances` of a fixed-shape model run at once on each
-    endpoint."""
+    endpoint. `kv_token_bytes` is what a token fills of the KV cache, by model, where known."""
 
     name: str
     engine: str
@@ -135,6 +136,7 @@ class Pool:
     http2: bool = False
     instances: int = 1
     discovery: DiscoverySettings | None = None
+    kv_token_bytes: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def slots(self) -> int:

@@ -57,7 +57,9 @@ class Intake:
             tenant=tenant,
             type=type_,
             request=request,
-            estimate=self._costs.estimate(request, tenant.name, priced_as, self._settings.cost),
+            estimate=self._costs.estimate(
+                request, tenant.name, priced_as, pool.kv_token_bytes.get(model or "")
+            ),
             priced_as=priced_as,
             pools=self._chains[pool.name],
             slo_s=self._promise_s(call, slo),

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ext_authz.config.discovery import discovery_settings
+from ext_authz.config.model_shapes import kv_token_bytes
 from ext_authz.config.schema import (
     AdmissionControl,
     LimitsBody,
@@ -194,6 +195,7 @@ def _pool(pool: PoolBody, stale_s: float, base: Path) -> Pool:
         discovery=None
         if discover is None
         else discovery_settings(discover, pool.max_concurrency, base),
+        kv_token_bytes=kv_token_bytes(pool.models, pool.model_shapes),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ext_authz.config import build
 from ext_authz.config.discovery import check_discovery
 from ext_authz.config.locate import Loc
+from ext_authz.config.model_shapes import check_shapes
 from ext_authz.config.report import Report
 from ext_authz.config.schema import AdmissionControl, PoolBody
 from ext_authz.config.sources import check_sources
@@ -82,6 +83,7 @@ def _pools(config: AdmissionControl, report: Report) -> None:
             )
         names.setdefault(pool.name, report.line(loc))
         _found_endpoints(index, pool, report)
+        check_shapes(("pools", index, "model_shapes"), pool.model_shapes, pool.models, report)
         for place, body in enumerate(pool.endpoints):
             loc = ("pools", index, "endpoints", place)
             key = build.address_of(body.url)

@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ext_authz.config.discovery import DiscoverBody
+from ext_authz.config.model_shapes import ModelShapeBody
 from ext_authz.config.scalars import (
     as_bool,
     as_endpoint_url,
@@ -151,6 +152,9 @@ class PoolBody(Section):
     kv_guard: Annotated[float, number(0, 1, above=True)] = 0.85
     http2: Flag = False
     instances: Annotated[int, whole(1, 1024)] = 1
+    model_shapes: Annotated[dict[Text, ModelShapeBody], Field(max_length=1000)] = Field(
+        default_factory=dict
+    )
 
 
 class LimitsBody(Section):

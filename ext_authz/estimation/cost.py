@@ -9,9 +9,7 @@ calibrated on the engines' counters.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
 
-from ext_authz.estimation.kv import known_shape
 from ext_authz.estimation.output_length import OutputLengths
 from ext_authz.estimation.tokens import ByteRatios, Meter
 from ext_authz.model import InferenceRequest, Operation, Outcome, WorkEstimate
@@ -25,13 +23,16 @@ PROMPT_LOW, PROMPT_HIGH = 1.0, 8.0
 # The priors only matter until the engine's counters have spoken.
 ANSWER_PRIOR, STREAM_PRIOR = 5.0, 220.0
 OUTPUT_LOW, OUTPUT_HIGH = 1.0, 4000.0
+# Bytes tell tokens to some per cent only: this near its cap an answer has reached it.
+CAPPED_RATIO = 0.95
 
 
 class CostBook:
-    """Everything learned of costs. `model` below is a configured name or one for all others, so
-    that no client can make the book grow."""
+    """Everything learned of costs, and the `rules` that hold before. `model` below is a configured
+    name or one for all others, so that no client can make the book grow."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: CostRules | None = None) -> None:
+        self.rules = rules or CostRules()
         self.lengths = OutputLengths()
         self.prompts = ByteRatios(PROMPT_LOW, PROMPT_HIGH)
         self.outputs = ByteRatios(OUTPUT_LOW, OUTPUT_HIGH)
@@ -39,7 +40,11 @@ class CostBook:
         self._meters: dict[str, tuple[Meter, Meter]] = {}
 
     def estimate(
-        self, request: InferenceRequest, tenant: str, model: str, rules: CostRules
+        self,
+        request: InferenceRequest,
+        tenant: str,
+        model: str,
+        kv_token_bytes: float | None = None,
     ) -> WorkEstimate:
         """Price `request`: prompt at least 1 token, all parts at most `MAX_TOKENS`.
 
@@ -47,73 +52,78 @@ class CostBook:
         sequences x the expected length under the explicit cap, nothing for embeddings, the cap
         itself (else the default) before anything is known. A body cut at an unknown size adds
         `opaque_tokens`. An opaque request costs `opaque_tokens` at least, and its cap is believed
-        only where it raises the price. `rules.bytes_per_token` must be positive.
+        only where it raises the price. `rules.bytes_per_token` must be positive. A token fills
+        `kv_token_bytes` of cache, if that is known.
         """
+        rules = self.rules
         ratio = self.prompts.ratio((model, request.operation), rules.bytes_per_token)
         prompt = math.ceil(min(request.text_bytes / ratio, MAX_TOKENS))
         prompt += request.token_ids + request.images * rules.image_tokens
         if request.size_unknown:
             prompt += rules.opaque_tokens
-        expected, most = self._output(request, tenant, model, rules)
+        expected, most = self._output(request, tenant, model)
         if request.opaque:
             prompt = max(prompt, rules.opaque_tokens - expected)
         prompt = min(max(1, prompt), MAX_TOKENS)
-        shape = known_shape(model)
-        kv_bytes = None if shape is None else float(shape.token_bytes) * (prompt + most)
+        kv_bytes = None if kv_token_bytes is None else kv_token_bytes * (prompt + most)
         return WorkEstimate(prompt, expected, most, kv_bytes)
 
     # -- teaching -------------------------------------------------------------------------
 
     def sent(
+        self, endpoint: str, request: InferenceRequest, estimate: WorkEstimate, model: str
+    ) -> None:
+        """A request went to `endpoint`."""
+        prompts, outputs = self._meter(endpoint)
+        prompts.began()
+        outputs.began()
+        self._add_prompt(prompts, request, estimate, model)
+
+    def answered(
         self,
         endpoint: str,
         request: InferenceRequest,
         estimate: WorkEstimate,
         model: str,
-        rules: CostRules,
+        outcome: Outcome,
     ) -> None:
-        """A request went to `endpoint`."""
-        if request.opaque or request.partial:
-            # Its bytes are not what its tokens were made of: what it is said to cost is left out.
-            self._meter(endpoint)[0].sent(None, 0.0, 1.0, estimate.prompt_tokens)
+        """A request that was sent to `endpoint` has ended. To be told of all, in time; what a
+        single one teaches is learned by `ended`, which may be told later or of a sample."""
+        prompts, outputs = self._meter(endpoint)
+        prompts.ended()
+        outputs.ended()
+        if outcome.status >= 400:
+            # Whoever refused it counted no tokens.
+            if _tells_prompt(request):
+                kind = (model, request.operation)
+                prompts.text(kind, -float(request.text_bytes), self.rules.bytes_per_token)
+            else:
+                prompts.other(-float(estimate.prompt_tokens), False)
+        elif not _generates(request):
             return
-        other = request.token_ids + request.images * rules.image_tokens
-        kind = (model, request.operation)
-        prior = rules.bytes_per_token
-        self._meter(endpoint)[0].sent(kind, float(request.text_bytes), prior, float(other))
-
-    def answered(
-        self, endpoint: str, request: InferenceRequest, model: str, response_bytes: int
-    ) -> None:
-        """A request to `endpoint` was answered with so many bytes."""
-        prior = STREAM_PRIOR if request.stream else ANSWER_PRIOR
-        self._meter(endpoint)[1].sent((model, request.stream), float(response_bytes), prior)
+        elif request.opaque or not (outcome.completed or request.stream):
+            # Answers of no known form, or cut off before they were sent at all.
+            outputs.other(float(estimate.output_tokens), False)
+        else:
+            kind_out = (model, request.stream)
+            outputs.text(kind_out, float(outcome.response_bytes), _answer_prior(request))
 
     def ended(
-        self, request: InferenceRequest, tenant: str, model: str, outcome: Outcome
+        self, request: InferenceRequest, tenant: str, model: str, outcome: Outcome, now: float
     ) -> float | None:
         """A request has ended: the tokens it put out, None if nobody can tell."""
-        kind = (model, request.stream)
-        prior = STREAM_PRIOR if request.stream else ANSWER_PRIOR
-        if request.operation is Operation.EMBEDDING or request.output_cap_tokens == 0:
-            return 0.0
         usage = outcome.usage
-        counted = None if usage is None else usage.output_tokens
-        if usage is not None and usage.prompt_tokens and not (request.opaque or request.partial):
-            text_tokens = float(usage.prompt_tokens - request.token_ids)
-            prompt_kind: Hashable = (model, request.operation)
-            if not request.images:
-                self.prompts.saw(prompt_kind, float(request.text_bytes), text_tokens, 4.0)
-        if counted is not None:
-            self.outputs.saw(kind, float(outcome.response_bytes), float(counted), prior)
-            tokens: float | None = float(counted)
-        elif self.outputs.known(kind) and outcome.response_bytes > 0:
-            tokens = max(1.0, outcome.response_bytes / self.outputs.ratio(kind, prior))
-        else:
-            tokens = None
-        if tokens is not None and outcome.completed:
-            self._learn_length(request, tenant, model, tokens)
-        return tokens
+        if usage is not None and usage.prompt_tokens is not None and _tells_prompt(request):
+            kind = (model, request.operation)
+            tokens = float(usage.prompt_tokens - request.token_ids)
+            prior = self.rules.bytes_per_token
+            self.prompts.saw(kind, float(request.text_bytes), tokens, prior, now)
+        if not _generates(request):
+            return 0.0
+        made = self._put_out(request, model, outcome, now)
+        if made is not None and not request.opaque:
+            self._learn_length(request, (tenant, model), made, outcome)
+        return made
 
     def observed(self, sample: EndpointSample, own_only: bool) -> None:
         """An engine told what it counted; `own_only` when all its requests are ours."""
@@ -143,7 +153,7 @@ class CostBook:
 
     def restore(self, saved: object) -> bool:
         """Take up what `export` gave; False, and all is as it was, for anything else."""
-        fresh = CostBook()
+        fresh = CostBook(self.rules)
         try:
             fresh.lengths.restore(saved["lengths"])  # type: ignore[index]  # whatever it is, raises
             fresh.prompts.restore(saved["prompts"])  # type: ignore[index]
@@ -153,13 +163,11 @@ class CostBook:
         self.lengths, self.prompts, self.outputs = fresh.lengths, fresh.prompts, fresh.outputs
         return True
 
-    def _output(
-        self, request: InferenceRequest, tenant: str, model: str, rules: CostRules
-    ) -> tuple[int, int]:
+    def _output(self, request: InferenceRequest, tenant: str, model: str) -> tuple[int, int]:
         """Tokens of all sequences: expected, and the most."""
         if request.operation is Operation.EMBEDDING:
             return 0, 0
-        cap, default = request.output_cap_tokens, rules.default_output_tokens
+        cap, default = request.output_cap_tokens, self.rules.default_output_tokens
         if request.opaque:
             each = default if cap is None else max(cap, default)
             most = each
@@ -170,18 +178,68 @@ class CostBook:
         each = min(max(0, request.sequences * each), MAX_TOKENS)
         return each, min(max(each, request.sequences * most), MAX_TOKENS)
 
-    def _learn_length(
-        self, request: InferenceRequest, tenant: str, model: str, tokens: float
+    def _add_prompt(
+        self, prompts: Meter, request: InferenceRequest, estimate: WorkEstimate, model: str
     ) -> None:
-        cap, sequences = request.output_cap_tokens, max(1, request.sequences)
-        each = tokens / sequences
-        if cap is not None and each >= 0.98 * cap:
-            # Bytes tell tokens to some per cent only.
-            each = float(cap)
-        self.lengths.learn(tenant, model, each, cap)
+        if not _tells_prompt(request):
+            # Its bytes are not what its tokens are made of.
+            prompts.other(float(estimate.prompt_tokens), False)
+            return
+        kind = (model, request.operation)
+        prompts.text(kind, float(request.text_bytes), self.rules.bytes_per_token)
+        if request.token_ids:
+            prompts.other(float(request.token_ids), True)
+
+    def _put_out(
+        self, request: InferenceRequest, model: str, outcome: Outcome, now: float
+    ) -> float | None:
+        """The tokens of an answer: counted by the engine, or by its size."""
+        kind, prior = (model, request.stream), _answer_prior(request)
+        size = float(outcome.response_bytes)
+        counted = None if outcome.usage is None else outcome.usage.output_tokens
+        if counted is not None:
+            self.outputs.saw(kind, size, float(counted), prior, now)
+            return float(counted)
+        if size > 0.0 and outcome.status < 400 and self.outputs.known(kind) and not request.opaque:
+            return max(1.0, size / self.outputs.ratio(kind, prior))
+        return None
+
+    def _learn_length(
+        self, request: InferenceRequest, who: tuple[str, str], tokens: float, outcome: Outcome
+    ) -> None:
+        """One answer, or the mean of several that came together."""
+        each, cap = tokens / max(1, request.sequences), request.output_cap_tokens
+        if outcome.completed:
+            if cap is not None and each >= CAPPED_RATIO * cap:
+                each = float(cap)
+            self.lengths.learn(*who, each, cap)
+        elif request.stream and (outcome.client_left or outcome.timed_out):
+            # It would have been longer, had it been left to go on.
+            self.lengths.learn(*who, each, int(each))
 
     def _meter(self, endpoint: str) -> tuple[Meter, Meter]:
         meters = self._meters.get(endpoint)
         if meters is None:
             meters = self._meters[endpoint] = (Meter(), Meter())
         return meters
+
+
+def _answer_prior(request: InferenceRequest) -> float:
+    return STREAM_PRIOR if request.stream else ANSWER_PRIOR
+
+
+def _generates(request: InferenceRequest) -> bool:
+    """Whether an engine puts out tokens for it."""
+    return request.operation is not Operation.EMBEDDING and request.output_cap_tokens != 0
+
+
+def _tells_prompt(request: InferenceRequest) -> bool:
+    """Whether its text, with the token ids it names, is just what the engine counts as a prompt.
+    Some engines count the prompt once for each of several answers."""
+    return not (
+        request.opaque
+        or request.partial
+        or request.size_unknown
+        or request.images
+        or request.sequences != request.prompts
+    )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from itertools import accumulate
+from math import ceil, exp
 
 # Upper bounds of the classes, each a fifth longer than the one before, up to a million tokens.
 BOUNDS = tuple(1.2**number for number in range(77))
@@ -22,6 +23,10 @@ _RESCALE_AT = 1e12
 ENOUGH = 20
 REFRESH = 8
 MOST_TABLES = 1024
+# Where fewer answers than this were still going, nothing is known (in answers as new as the last).
+LEAST_AT_RISK = 0.5
+# There answers are taken to go on for at most so many times what was seen.
+MOST_BEYOND = 10.0
 LONGEST = 0.99
 
 
@@ -55,7 +60,15 @@ class LengthTable:
     def learn(self, tokens: float, capped: bool) -> None:
         """An answer of `tokens` ended by itself, or (`capped`) because it had to."""
         place = bisect_left(BOUNDS, tokens)
-        (self._capped if capped else self._ended)[place] += self._next
+        weight = self._next
+        if not capped:
+            self._ended[place] += weight
+        elif place:
+            # It was at risk to end in the part of its class that it has passed.
+            low = BOUNDS[place - 1]
+            passed = (min(tokens, _high(place)) - low) / max(_high(place) - low, 1e-9)
+            self._capped[place] += passed * weight
+            self._capped[place - 1] += (1.0 - passed) * weight
         self._next *= _GROWTH
         self.count += 1
         self._untaught += 1
@@ -67,10 +80,14 @@ class LengthTable:
             self._refresh()
 
     def mean(self, cap: float) -> float:
-        """Expected tokens under `cap`. What lies beyond all that was ever seen is left out."""
+        """Expected tokens under `cap`, which answers beyond it are cut at."""
         place = bisect_right(BOUNDS, cap)
-        low = BOUNDS[place - 1] if place else 0.0
-        return self._mean_to[place] + self._survival[place] * (min(cap, _high(place)) - low)
+        low, high = (BOUNDS[place - 1] if place else 0.0), _high(place)
+        if cap >= high:
+            return self._mean_to[place + 1]
+        here, after = self._survival[place], self._survival[place + 1]
+        inside = (cap - low) / (high - low)
+        return self._mean_to[place] + (cap - low) * (here - 0.5 * inside * (here - after))
 
     def quantile(self, part: float, cap: float) -> float:
         """The length that `part` (0..1) of answers do not exceed, at most `cap`."""
@@ -98,11 +115,14 @@ class LengthTable:
         kept = []
         for name in ("ended", "capped"):
             weights = [float(weight) for weight in saved[name]]  # type: ignore[attr-defined]  # raises
-            if len(weights) != len(BOUNDS) + 1 or not all(0.0 <= w < 1e9 for w in weights):
+            # With forgetting, weights never add up to more than this.
+            good = all(weight >= 0.0 for weight in weights) and sum(weights) <= 2.0 * HALF_LIFE
+            if len(weights) != len(BOUNDS) + 1 or not good:
                 raise ValueError("not a table of lengths")
             kept.append(weights)
         self._ended, self._capped = kept
-        self.count = min(int(saved["count"]), 1 << 40)  # type: ignore[call-overload]  # raises
+        known = ceil(sum(self._ended) + sum(self._capped))
+        self.count = max(0, min(int(saved["count"]), known))  # type: ignore[call-overload]  # raises
         self._refresh()
 
     def _refresh(self) -> None:
@@ -112,14 +132,20 @@ class LengthTable:
         )
         at_risk.reverse()
         survival, mean_to, going, mean, low = [1.0], [0.0], 1.0, 0.0, 0.0
+        beyond: float | None = None
         for place, risk in enumerate(at_risk):
-            # Those capped within a class were at risk for about half of it; answers end as a
-            # smooth function of length, so that the half matters little.
-            hazard = self._ended[place] / risk if risk > 1e-12 else 1.0
+            high = _high(place)
+            if risk > self._next * LEAST_AT_RISK:
+                hazard = self._ended[place] / risk
+            else:
+                # Nobody was seen that far: as if answers ended at the mean rate so far, which is
+                # ends over tokens put out (maximum likelihood of the exponential distribution).
+                if beyond is None:
+                    beyond = mean / max(1.0 - going, 1.0 / MOST_BEYOND)
+                hazard = 1.0 - exp((low - high) / beyond) if beyond > 0.0 else 1.0
             after = going * (1.0 - hazard)
-            mean += 0.5 * (going + after) * (_high(place) - low)
-            low = _high(place)
-            going = after
+            mean += 0.5 * (going + after) * (high - low)
+            low, going = high, after
             survival.append(going)
             mean_to.append(mean)
         self._survival, self._mean_to = survival, mean_to
@@ -141,6 +167,7 @@ class OutputLengths:
                 if len(self._tables) >= MOST_TABLES:
                     self._tables.popitem(last=False)
                 table = self._tables[key] = LengthTable()
+            self._tables.move_to_end(key)
             table.learn(tokens, capped)
 
     def expected(self, tenant: str, model: str, cap: int | None, default: int) -> float:

@@ -61,7 +61,7 @@ class Gate:
         self.on_load_report: Callable[[str, str, float], None] = lambda *_: None
         self._ids = ids
         self._identity = Identity(settings.keys, settings.server.key_headers)
-        self.costs = CostBook()
+        self.costs = CostBook(settings.admission.cost)
         self._intake = Intake(settings.admission, self.costs)
         self._requests = RequestIds()
         self.settlement = Settlement(self.controller, self._requests, metrics)
@@ -78,6 +78,7 @@ class Gate:
         self._intake = Intake(settings.admission, self.costs)
         self._addresses = _addresses(settings)
         self.costs.keep(self._addresses)
+        self.costs.rules = settings.admission.cost
         self.controller.reconfigure(settings.admission, now)
         self.metrics.keep_tenants(settings.admission.tenants.keys())
 
@@ -110,8 +111,8 @@ class Gate:
         decision = self.controller.arrive(ask, now)
         if decision.reservation_id is not None:
             self._requests.book(request_id, decision.reservation_id)
-            self.costs.sent(decision.endpoint or "", ask.request, ask.estimate, ask.priced_as,
-                            admission.cost)  # fmt: skip
+            where = decision.endpoint or ""
+            self.costs.sent(where, ask.request, ask.estimate, ask.priced_as)
         return decision, request.api
 
     @property
@@ -128,7 +129,7 @@ class Gate:
         charged, outcome = ended
         address = charged.endpoint.spec.address
         if (ask := charged.ask) is not None:
-            self.costs.answered(address, ask.request, ask.priced_as, outcome.response_bytes)
+            self.costs.answered(address, ask.request, ask.estimate, ask.priced_as, outcome)
         if entry.upstream and entry.upstream != address:
             if _elsewhere(entry.upstream, address):
                 self.metrics.count("endpoint_mismatches", charged.pool)
@@ -150,11 +151,11 @@ class Gate:
     def _learn_from(self, charged: Reservation, outcome: Outcome, now: float) -> None:
         self.on_lesson(charged, outcome, now)
 
-    def _teach(self, charged: Reservation, outcome: Outcome, _: float) -> None:
+    def _teach(self, charged: Reservation, outcome: Outcome, now: float) -> None:
         stay, ask = charged.stay, charged.ask
         if stay is None or ask is None:
             return
-        tokens = self.costs.ended(ask.request, ask.tenant.name, ask.priced_as, outcome)
+        tokens = self.costs.ended(ask.request, ask.tenant.name, ask.priced_as, outcome, now)
         work = stay.work
         if tokens is not None:
             work = Work(work.prompt_tokens, tokens)

@@ -32,7 +32,7 @@ def stage_us(config: Path) -> dict[str, float]:
     settings = load(config).settings
     codec = Codec(compile_messages())
     identity = Identity(settings.keys, settings.server.key_headers)
-    intake = Intake(settings.admission, CostBook())
+    intake = Intake(settings.admission, CostBook(settings.admission.cost))
     controller = Controller(settings.admission, Random(1), 0.0)
     clock, ids = count(), count()
     for _, endpoint in controller.endpoint_states():
@@ -51,8 +51,8 @@ def stage_us(config: Path) -> dict[str, float]:
     assert name is not None
     tenant = settings.admission.tenants[name]
     out["identify"] = _us(lambda: identity.of(call.headers))
-    book = CostBook()
-    out["estimate"] = _us(lambda: book.estimate(request, "acme", "m", settings.admission.cost))
+    book = CostBook(settings.admission.cost)
+    out["estimate"] = _us(lambda: book.estimate(request, "acme", "m"))
     out["intake"] = _us(lambda: intake.ask("id", tenant, call, request))
 
     def decided() -> None:

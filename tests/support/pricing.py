@@ -9,6 +9,6 @@ from ext_authz.settings import CostRules
 
 def estimate(request: InferenceRequest, rules: CostRules) -> WorkEstimate:
     """Prompt and output; nobody knows better yet, so the most is what is expected."""
-    made = CostBook().estimate(request, "tenant", "model", rules)
+    made = CostBook(rules).estimate(request, "tenant", "model")
     assert made.most_output_tokens == made.output_tokens
     return WorkEstimate(made.prompt_tokens, made.output_tokens)
