@@ -126,6 +126,9 @@ def _admission(config: AdmissionControl, base: Path) -> AdmissionSettings:
         cost=CostRules(**config.cost.model_dump()),
         retry=RetryRules(config.retry.cap),
         lease_s=lease_s(config),
+        tune_margin=config.learning.tune_margin,
+        target_violation_ratio=config.learning.target_violations,
+        tried_ratio=config.learning.tried_refusals,
     )
 
 

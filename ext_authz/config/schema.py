@@ -233,10 +233,13 @@ class Edge(Section):
 
 
 class Learning(Section):
-    """What is learned from, beside the access log and telemetry."""
+    """What is learned, and from what beside the access log and telemetry."""
 
     response_tap: Flag = False
     response_tap_share: Annotated[float, number(0, 1, above=True)] = 1.0
+    tune_margin: Flag = True
+    target_violations: Annotated[float, number(0, 0.5, above=True)] = 0.01
+    tried_refusals: Annotated[float, number(0, 0.1)] = 0.0
 
 
 class Server(Section):
