@@ -25,7 +25,7 @@ DEFAULT_TOKENS = 256
 ROWS = {
     "given its length": "the gate's predictor, told the length that the answer turned out to have",
     "length learned": "the gate's predictor as it runs: the length is expected from answers before",
-    "oracle": "the predictor, told the median of all lengths: the best without the request's own",
+    "oracle": "the predictor, told the median of all lengths: no length known, all else",
     "EWMA": "forgetting mean of what requests took",
     "static profile": "its length times seconds a token, measured once over the first 50 requests",
     "queue x mean": "what queues before it times the mean time, over the slots, and that time",
