@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from ext_authz.estimation.kv import RISK_RATIO
 from ext_authz.model import Decision, Evidence, Verdict, value
 
 CAPACITY = 4096
@@ -88,11 +89,17 @@ def _evidence(seen: Evidence) -> list[str]:
         f"tenant: {seen.tenant_in_flight} in flight, may hold {limit}",
     ]
     if seen.execution_s is None:
-        lines.append("prediction: none yet, nothing has finished")
+        lines.append("mean: none yet, nothing has finished")
     else:
         budget = "no promise" if seen.budget_s is None else f"budget {seen.budget_s:.3f} s"
         lines.append(
-            f"prediction: wait {seen.wait_s or 0.0:.3f} s + execution {seen.execution_s:.3f} s, "
-            f"{budget}"
+            f"mean: wait {seen.wait_s or 0.0:.3f} s + execution {seen.execution_s:.3f} s, {budget}"
         )
+    if seen.predicted_s is not None:
+        lines.append(
+            f"prediction: {seen.predicted_s:.3f} s, late with a chance of "
+            f"{100.0 * (seen.risk_ratio or 0.0):.1f} %"
+        )
+    if seen.memory_risk_ratio is not None and seen.memory_risk_ratio > RISK_RATIO:
+        lines.append(f"memory: may fill {100.0 * seen.memory_risk_ratio:.1f} % of the pool's cache")
     return lines

@@ -43,6 +43,8 @@ TABLE: tuple[Row, ...] = (
         "Checks answered, by what happened and why"),
     Row("key_conflicts", "counter", (), "Requests whose headers carried different API keys"),
     Row("partial_bodies", "counter", (), "Requests whose body Envoy cut before we saw its end"),
+    Row("memory_risks", "counter", ("tenant",),
+        "Requests that may fill more than 5 % of their pool's KV cache"),
     Row("access_log_entries", "counter", ("result",),
         "Access-log entries, by what they did or why they did nothing; see docs/outcomes.md"),
     Row("access_log_lag_seconds", "gauge", ("quantile",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.measures import Measures
 from ext_authz.admission.shares import Flow, Shares
+from ext_authz.estimation.kv import memory_risk_ratio
 from ext_authz.estimation.latency.features import IDLE, Work
 from ext_authz.estimation.latency.predictor import Forecast, Predictor
 from ext_authz.estimation.margin import MarginTuner
@@ -157,6 +158,13 @@ class View:
             risk = max(risk, rest)
         return risk
 
+    def _kv_capacity(self) -> float | None:
+        """The tokens that the pool can hold, if all its servers are like this one."""
+        sample = self.endpoint.sample
+        if sample is None or sample.kv_capacity_tokens is None:
+            return None
+        return sample.kv_capacity_tokens * len(self.pool.endpoints)
+
     def _idle(self) -> Forecast:
         work = self.work or Work(self.ask.estimate.prompt_tokens, self.ask.estimate.output_tokens)
         pace = self.endpoint.traffic.pace
@@ -177,5 +185,6 @@ class View:
                 if self.forecast is None
                 else self.forecast.e2e_s * self.endpoint.thermal_factor
             ),
+            memory_risk_ratio=memory_risk_ratio(self.ask.estimate.kv_tokens, self._kv_capacity()),
             risk_ratio=None if self.forecast is None else self.risk_of(self.forecast),
         )

@@ -104,7 +104,7 @@ def test_unknown_is_said_and_not_guessed() -> None:
     """Without a prediction, a promise or a limit the explanation says that there is none."""
     blind = Evidence(0.0, 4, None, None, None, 0, None)
     text = explain(Entry(1.0, "q1", replace(ADMITTED, evidence=blind)))
-    assert "prediction: none yet" in text
+    assert "mean: none yet" in text
     assert "may hold unlimited" in text
     free = replace(blind, execution_s=0.5, wait_s=0.0)
     assert "no promise" in explain(Entry(1.0, "q1", replace(ADMITTED, evidence=free)))
