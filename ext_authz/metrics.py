@@ -19,6 +19,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
+from ext_authz.estimation.kv import RISK_RATIO
 from ext_authz.model import Decision
 
 # Seconds spent in one Check, bytes in to bytes out.
@@ -113,6 +114,9 @@ class Metrics(Collector):
                 decision.reason,
             )
         ] += 1
+        seen = decision.evidence
+        if seen is not None and (seen.memory_risk_ratio or 0.0) > RISK_RATIO:
+            self._counts["memory_risks"][(decision.tenant or "unknown",)] += 1
         self._check_buckets[bisect_left(CHECK_BUCKETS_S, seconds)] += 1
         self._check_sum_s += seconds
 

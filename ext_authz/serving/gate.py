@@ -16,7 +16,6 @@ from ext_authz.admission.ledger import Reservation
 from ext_authz.estimation.calls import is_preflight
 from ext_authz.estimation.cost import CostBook
 from ext_authz.estimation.lag import ReportLag
-from ext_authz.estimation.kv import RISK_RATIO
 from ext_authz.estimation.latency.features import Work
 from ext_authz.estimation.parsing import api_of, parse
 from ext_authz.estimation.sampling import Waiting
@@ -110,8 +109,6 @@ class Gate:
         if isinstance(ask, Decision):
             return self._shadowed(ask), request.api
         decision = self.controller.arrive(ask, now)
-        if (seen := decision.evidence) is not None and (seen.memory_risk_ratio or 0.0) > RISK_RATIO:
-            self.metrics.count("memory_risks", tenant.name)
         if decision.reservation_id is not None:
             self._requests.book(request_id, decision.reservation_id)
             where = decision.endpoint or ""
