@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from ext_authz.config.discovery import discovery_settings
 from ext_authz.config.model_shapes import kv_token_bytes
+from ext_authz.config.pipelines import pipeline_settings
 from ext_authz.config.schema import (
     AdmissionControl,
     LimitsBody,
@@ -126,6 +127,7 @@ def _admission(config: AdmissionControl, base: Path) -> AdmissionSettings:
         cost=CostRules(**config.cost.model_dump()),
         retry=RetryRules(config.retry.cap),
         lease_s=lease_s(config),
+        pipelines=tuple(map(pipeline_settings, config.pipelines)),
         tune_margin=config.learning.tune_margin,
         target_violation_ratio=config.learning.target_violations,
         tried_ratio=config.learning.tried_refusals,

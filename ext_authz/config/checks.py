@@ -9,6 +9,7 @@ from ext_authz.config import build
 from ext_authz.config.discovery import check_discovery
 from ext_authz.config.locate import Loc
 from ext_authz.config.model_shapes import check_shapes
+from ext_authz.config.pipelines import check_pipelines
 from ext_authz.config.report import Report
 from ext_authz.config.schema import AdmissionControl, PoolBody
 from ext_authz.config.sources import check_sources
@@ -212,6 +213,7 @@ _RULES: tuple[Callable[[AdmissionControl, Report], None], ...] = (
     _type_rules,
     _pools,
     _demotion,
+    check_pipelines,
     _listeners,
     _learning,
 )

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ext_authz.config.discovery import DiscoverBody
 from ext_authz.config.model_shapes import ModelShapeBody
+from ext_authz.config.pipelines import PipelineBody
 from ext_authz.config.scalars import (
     as_bool,
     as_endpoint_url,
@@ -273,6 +274,7 @@ class AdmissionControl(Section):
     tenants: Annotated[list[TenantBody], BeforeValidator(_tenants), Field(max_length=10_000)] = (
         Field(default_factory=list)
     )
+    pipelines: Annotated[list[PipelineBody], Field(max_length=64)] = Field(default_factory=list)
     hold: Hold = Hold()
     retry: Retry = Retry()
     cost: Cost = Cost()

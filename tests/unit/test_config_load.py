@@ -14,10 +14,12 @@ from ext_authz.settings import (
     EdgeSettings,
     Endpoint,
     FallbackAction,
+    Pipeline,
     PriorityClass,
     RequestType,
     ServerSettings,
     Slo,
+    Stage,
     TelemetrySettings,
     Tenant,
     TenantLimits,
@@ -115,6 +117,9 @@ def test_every_key_reaches_the_settings() -> None:
     assert (admission.type_header, admission.deadline_header) == ("x-kind", "x-deadline-ms")
     assert admission.cost == CostRules(3.5, 500, 128, 1024)
     assert (admission.retry.cap_s, admission.lease_s) == (120.0, 60.0)
+    stages = (Stage("primary", 1.0, 0), Stage("economy", 2.5, 10))
+    rag = Pipeline("rag", frozenset({"llama-70b"}), ("/v1/rag/*",), stages)
+    assert admission.pipelines == (rag,)
 
 
 def test_pools_and_tenants_reach_the_settings() -> None:
