@@ -136,14 +136,13 @@ class LengthTable:
         for place, risk in enumerate(at_risk):
             high = _high(place)
             if risk > self._next * LEAST_AT_RISK:
-                hazard = self._ended[place] / risk
+                after = going * (1.0 - self._ended[place] / risk)
             else:
                 # Nobody was seen that far: as if answers ended at the mean rate so far, which is
                 # ends over tokens put out (maximum likelihood of the exponential distribution).
                 if beyond is None:
-                    beyond = mean / max(1.0 - going, 1.0 / MOST_BEYOND)
-                hazard = 1.0 - exp((low - high) / beyond) if beyond > 0.0 else 1.0
-            after = going * (1.0 - hazard)
+                    beyond = max(1.0, mean / max(1.0 - going, 1.0 / MOST_BEYOND))
+                after = going * exp((low - high) / beyond)
             mean += 0.5 * (going + after) * (high - low)
             low, going = high, after
             survival.append(going)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
-from math import exp, inf, isfinite, log
+from math import exp, isfinite, log
 
 # By how much (natural logarithm) one window may move a ratio, and the part of its error that is
 # believed.
@@ -30,6 +30,8 @@ LONGEST_WINDOW_S = 600.0
 UNCERTAIN_RATIO = 0.2
 # After a gap this long a rate says nothing of the time between.
 MOST_GAP_S = 30.0
+# No window holds so many bytes or tokens.
+NONSENSE = 1e15
 # Corrections before a ratio is more than its prior.
 ENOUGH = 3
 
@@ -59,14 +61,14 @@ class ByteRatios:
     ) -> None:
         """One request of `kind` was counted: `text_bytes` were `tokens`. What was counted over
         some seconds teaches together."""
-        if not (0.0 < text_bytes < inf and 0.0 < tokens < inf):
+        if not (0.0 < text_bytes < NONSENSE and 0.0 < tokens < NONSENSE):
             return
         since_s, all_bytes, all_tokens = self._seen.get(kind, (now, 0.0, 0.0))
         all_bytes += text_bytes
         all_tokens += tokens
         if now - since_s >= WINDOW_S and all_tokens >= WINDOW_TOKENS:
             self._seen.pop(kind, None)
-            error = log(all_bytes / all_tokens / self.ratio(kind, prior))
+            error = log(all_bytes) - log(all_tokens) - log(self.ratio(kind, prior))
             self._move(kind, BELIEVED * error, prior)
         elif kind in self._seen or len(self._seen) < MOST_KINDS:
             self._seen[kind] = (since_s, all_bytes, all_tokens)
@@ -77,13 +79,14 @@ class ByteRatios:
             kind: size / self.ratio(kind, prior) for kind, (size, prior) in sent.items() if size > 0
         }
         expected = sum(shares.values())
-        if not (expected > 0.0 and tokens > 0.0):
+        if not (0.0 < expected < NONSENSE and 0.0 < tokens < NONSENSE):
             return
         # More tokens than expected: fewer bytes in each.
-        error = log(expected / tokens)
-        norm = sum(share * share for share in shares.values())
-        for kind, share in shares.items():
-            self._move(kind, BELIEVED * error * share * expected / norm, sent[kind][1])
+        step = BELIEVED * (log(expected) - log(tokens))
+        parts = {kind: share / expected for kind, share in shares.items()}
+        norm = sum(part * part for part in parts.values())
+        for kind, part in parts.items():
+            self._move(kind, step * part / norm, sent[kind][1])
 
     def export(self) -> list[object]:
         """What was learned, as plain values; kinds are tuples of plain values."""
