@@ -68,7 +68,8 @@ class MarginTuner:
     """
 
     __slots__ = ("_calm", "_few", "_high_s", "_home_s", "_least_s", "_low_s", "_many", "_moved_s",
-                 "_pressed_s", "_quiet_s", "_returned", "_target_ratio", "value_s")  # fmt: skip
+                 "_of", "_pressed_s", "_quiet_s", "_returned", "_target_ratio",
+                 "value_s")  # fmt: skip
 
     def __init__(
         self, configured_s: float, promise_s: float | None, target_ratio: float = TARGET_RATIO
@@ -76,6 +77,8 @@ class MarginTuner:
         if not 0.0 < target_ratio < 0.5:
             raise ValueError(f"target_ratio is {target_ratio}, not between 0 and 0.5")
         self.value_s = configured_s
+        # What is learned holds for these only.
+        self._of = [configured_s, promise_s, target_ratio]
         self._target_ratio = target_ratio
         # Where it returns to after a raise, and whether its last move was such a return.
         self._home_s = configured_s
@@ -117,6 +120,26 @@ class MarginTuner:
         elif too_few:
             self._move(self.value_s * LOWER, now)
             self._home_s = min(self._home_s, self.value_s)
+
+    def export(self) -> dict[str, object]:
+        """What was learned, as plain values, and what it was learned of."""
+        return {"of": list(self._of), "value_s": self.value_s, "home_s": self._home_s}
+
+    def restore(self, saved: object) -> bool:
+        """Take up what `export` gave; False, and all is as it was, for anything else, the margin
+        of another configuration among it."""
+        if not isinstance(saved, dict) or saved.get("of") != self._of:
+            return False
+        try:
+            value_s, home_s = float(saved["value_s"]), float(saved["home_s"])
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return False
+        # Not a number lies nowhere.
+        if not all(self._low_s <= number_s <= self._high_s for number_s in (value_s, home_s)):
+            return False
+        self.value_s, self._home_s = value_s, home_s
+        self._forget()
+        return True
 
     def _raise(self, now: float) -> None:
         self._move(max(self.value_s * RAISE, self._least_s), now)

@@ -86,15 +86,22 @@ class Residuals:
 
     def late(self, seconds: float, predicted_s: float) -> float:
         """The chance (0..1) that a request predicted at `predicted_s` takes longer than
-        `seconds`. While next to nothing is known of the spread, all or nothing."""
+        `seconds`, with the doubt that recent misses bring. While next to nothing is known of the
+        spread, all or nothing."""
         if seconds <= 0.0:
             return 1.0
         if not self.known:
             return float(predicted_s > seconds)
-        ordered = self._ordered
-        within = bisect_right(ordered, log(seconds / predicted_s)) / (len(ordered) + 1)
-        chance = 1.0 - within + min(self._shift, MOST_DOUBT)
+        chance = self.beyond(seconds, predicted_s) + min(self._shift, MOST_DOUBT)
         return 0.0 if chance < 0.0 else min(chance, 1.0)
+
+    def beyond(self, seconds: float, predicted_s: float) -> float:
+        """The part of recent requests that took longer than `seconds` where so much was predicted
+        as `predicted_s` is here."""
+        if seconds <= 0.0:
+            return 1.0
+        ordered = self._ordered
+        return 1.0 - bisect_right(ordered, log(seconds / predicted_s)) / (len(ordered) + 1)
 
     def export(self) -> list[float]:
         """The ratios, oldest first."""
@@ -108,7 +115,9 @@ class Residuals:
             raise ValueError("not log ratios")
         self._recent = deque(kept)
         self._ordered = sorted(kept)
-        self.lessons = len(kept)
+        # The guess is written down while it is in use; it is no lesson.
+        guessed = tuple(kept[: len(PRIOR)]) == PRIOR
+        self.lessons = len(kept) - (len(PRIOR) if guessed else 0)
 
     def _calibrate(self, missed: bool) -> None:
         self._calibrate_by(GAMMA * (missed - (1.0 - TARGET)))

@@ -13,7 +13,7 @@ so only its proportions matter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite, log2
+from math import log2
 
 from ext_authz.estimation.latency.features import Vector
 
@@ -30,6 +30,10 @@ EAGER = 40
 SWEEPS = 4
 # Times below are noise of the machine, not of the engine.
 LEAST_S = 1e-4
+# What is restored lies between 0 and these, far beyond what can be learned: a thousand million
+# tokens in `LEAST_S` give a square of 1e20.
+MOST_SQUARE, MOST_WEIGHT_S, MOST_LESSONS = 1e24, 1e9, 1e12
+ROUNDING = 1.0 + 1e-6
 
 
 class _Evidence:
@@ -89,28 +93,27 @@ class Shape:
         buckets = {
             str(key): [e.count, list(e.products), list(e.sums)] for key, e in self._buckets.items()
         }
-        return {"buckets": buckets}
+        return {"buckets": buckets, "weights": list(self.weights), "lessons": self.lessons}
 
     def restore(self, saved: object) -> None:
-        """Take up what `export` gave; anything else raises ValueError, TypeError, KeyError or
-        AttributeError and leaves all as it was."""
+        """Take up what `export` gave; anything else raises ValueError, TypeError, KeyError,
+        AttributeError or OverflowError and leaves all as it was."""
         kept = saved["buckets"]  # type: ignore[index]  # whatever it is not, raises
         buckets = {}
         for key, (count, products, sums) in kept.items():
             evidence = _Evidence(self._size)
-            evidence.count = _finite(count)
-            evidence.products = [_finite(p) for p in products]
-            evidence.sums = [_finite(s) for s in sums]
-            whole = self._size * (self._size + 1) // 2
-            if (len(evidence.products), len(evidence.sums)) != (whole, self._size):
-                raise ValueError("evidence of another size")
-            if not 0 <= int(key) < MAX_BUCKETS or not 0.0 < evidence.count <= REMEMBERED:
+            evidence.count = _within(count, REMEMBERED)
+            evidence.products = [_within(p, MOST_SQUARE) for p in products]
+            evidence.sums = [_within(s, MOST_SQUARE) for s in sums]
+            if not 0 <= int(key) < MAX_BUCKETS or not evidence.count > 0.0:
                 raise ValueError("evidence of another kind")
+            _check_sums(evidence, self._size)
             buckets[int(key)] = evidence
-        self._buckets = buckets
-        self.lessons = EAGER if buckets else 0
-        if buckets:
-            self._fit()
+        weights = [_within(w, MOST_WEIGHT_S) for w in saved["weights"]]  # type: ignore[index]
+        lessons = int(_within(saved["lessons"], MOST_LESSONS))  # type: ignore[index]
+        if len(weights) != self._size or bool(lessons) != bool(buckets):
+            raise ValueError("weights of another kind")
+        self._buckets, self.weights, self.lessons = buckets, weights, lessons
 
     def _bucket(self, in_flight: float) -> _Evidence:
         key = min(int(BUCKETS_A_DOUBLING * log2(1.0 + max(0.0, in_flight))), MAX_BUCKETS - 1)
@@ -143,10 +146,25 @@ class Shape:
         return [factor * p for p in prior]
 
 
-def _finite(number: object) -> float:
-    if not isinstance(number, (int, float)) or not isfinite(number):
-        raise ValueError("not a finite number")
+def _within(number: object, most: float) -> float:
+    """`number`, from 0 to `most`; anything else raises ValueError."""
+    if not isinstance(number, (int, float)) or not 0.0 <= number <= most:
+        raise ValueError(f"not a number from 0 to {most:g}")
     return float(number)
+
+
+def _check_sums(evidence: _Evidence, size: int) -> None:
+    """Raise ValueError if no lessons can have these sums (Cauchy-Schwarz): a fit to them could be
+    anything."""
+    if (len(evidence.products), len(evidence.sums)) != (size * (size + 1) // 2, size):
+        raise ValueError("evidence of another size")
+    matrix = _square(evidence.products, size)
+    for i, row in enumerate(matrix):
+        if evidence.sums[i] ** 2 > ROUNDING * evidence.count * row[i]:
+            raise ValueError("sums that do not belong together")
+        for j, product in enumerate(row):
+            if product**2 > ROUNDING * row[i] * matrix[j][j]:
+                raise ValueError("products that do not belong together")
 
 
 def _square(triangle: list[float], size: int) -> list[list[float]]:
