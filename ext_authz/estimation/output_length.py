@@ -189,7 +189,9 @@ class OutputLengths:
         """Take up what `export` gave. Raises ValueError, TypeError or KeyError for anything else,
         and leaves all as it was."""
         tables: OrderedDict[tuple[str, str], LengthTable] = OrderedDict()
-        for tenant, model, kept in list(saved)[:MOST_TABLES]:  # type: ignore[call-overload]  # raises
+        if not isinstance(saved, list):
+            raise TypeError("not a list of tables")
+        for tenant, model, kept in saved[:MOST_TABLES]:
             table = tables[(str(tenant), str(model))] = LengthTable()
             table.restore(kept)
         self._tables = tables

@@ -99,9 +99,11 @@ class ByteRatios:
         """Take up what `export` gave. Raises ValueError or TypeError for anything else, and
         leaves all as it was."""
         ratios: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
-        for kind, ratio, count in list(saved)[:MOST_KINDS]:  # type: ignore[call-overload]  # raises
+        if not isinstance(saved, list):
+            raise TypeError("not a list of ratios")
+        for kind, ratio, count in saved[:MOST_KINDS]:
             number = float(ratio)
-            if not isfinite(number):
+            if not isinstance(kind, list) or not isfinite(number):
                 raise ValueError("not a ratio")
             ratios[tuple(kind)] = (self._within(number), min(max(0, int(count)), ENOUGH))
         self._ratios = ratios
