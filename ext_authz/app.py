@@ -23,6 +23,7 @@ from ext_authz.errors import ConfigError, Problem, TelemetryError
 from ext_authz.fleet import Fleet, Listeners
 from ext_authz.lookout import Lookout
 from ext_authz.metrics import Metrics
+from ext_authz.process import loop_factory
 from ext_authz.serving.access_log import AccessLogSink
 from ext_authz.serving.check import CheckService
 from ext_authz.serving.codec import Codec
@@ -84,7 +85,7 @@ class App:
     def _make_fleet(self, loaded: Loaded) -> Fleet:
         listeners = Listeners(self._on_sample, self._on_failure, self._on_endpoints)
         try:
-            return Fleet(loaded.settings, self._clock, listeners)
+            return Fleet(loaded.settings, self._clock, listeners, apart=True)
         except TelemetryError as error:
             raise place(loaded, error) from error
 
@@ -182,17 +183,9 @@ def serve(path: Path) -> None:
         raise ConfigError(loaded.unbuilt)
     for problem in loaded.warnings:
         log.warning("%s", problem)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_run(path, loaded))
 
 
 async def _run(path: Path, loaded: Loaded) -> None:
     await App(path, loaded, Random()).run()  # noqa: S311  jitter, not secrets
-
-
-def _loop_factory() -> Any:
-    try:
-        import uvloop  # the `fast` extra; the standard loop serves as well
-    except ImportError:
-        return None
-    return uvloop.new_event_loop

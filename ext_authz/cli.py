@@ -10,7 +10,6 @@ import argparse
 import getpass
 import http.client
 import json
-import logging
 import sys
 import urllib.error
 import urllib.parse
@@ -21,6 +20,7 @@ from typing import Any
 
 from ext_authz.agent import add_agent_command
 from ext_authz.errors import ConfigError, ExtAuthzError
+from ext_authz.process import log_to_stderr
 
 ADMIN = "127.0.0.1:9002"
 
@@ -39,11 +39,7 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     arguments = _parser().parse_args(argv)
-    logging.basicConfig(
-        level=getattr(arguments, "log_level", "WARNING").upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    log_to_stderr(getattr(arguments, "log_level", "WARNING").upper())
     try:
         code: int = arguments.run(arguments)
     except ConfigError as error:

@@ -9,51 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 
 from ext_authz.clock import Clock
 from ext_authz.errors import TelemetryError
-from ext_authz.settings import Endpoint, Pool, Settings
+from ext_authz.plan import Followed, Plan, placements, with_found
+from ext_authz.settings import Settings
 from ext_authz.snapshot import EndpointSample
 from ext_authz.telemetry.collector import Collector
-from ext_authz.telemetry.discovery.endpoints import Discovery
-from ext_authz.telemetry.registry import Built, build_discovery, build_sources
-from ext_authz.telemetry.source import Source
+from ext_authz.telemetry.registry import build_discovery, build_sources
+from ext_authz.telemetry.runner import FIRST_POLLS_WITHIN_S
 from ext_authz.telemetry.sources.orca.source import OrcaHeaders
+from ext_authz.telemetry.worker.parent import STARTS_WITHIN_S, Worker
 
 log = logging.getLogger(__name__)
 
 RESTART_S = 5.0
 """Before a discovery that ended by a fault of ours is run again."""
-
-
-@dataclass(slots=True, eq=False)
-class Followed:
-    """One pool's discovery; `urls` is None until it has told something."""
-
-    made_of: object
-    discovery: Discovery
-    urls: tuple[str, ...] | None = None
-    task: asyncio.Task[None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a configuration needs. `settings` have the endpoints known now; nothing runs yet."""
-
-    configured: Settings
-    settings: Settings
-    followed: Mapping[str, Followed]
-    sources: tuple[Built, ...]
-    headers: OrcaHeaders
-    placements: Mapping[str, str | None]
-
-    @property
-    def every_source(self) -> tuple[Source, ...]:
-        """The configured ones, and the responses of the endpoints themselves."""
-        return (*(built.source for built in self.sources), self.headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +49,9 @@ class _Work:
 
 
 class Fleet:
-    """Keeps the endpoints current and their telemetry running. Raises TelemetryError, which
-    names the remedy, if `settings` ask for what cannot be had on this machine."""
+    """Keeps the endpoints current and their telemetry running, with `apart` in a second process
+    as far as that pays. Raises TelemetryError, which names the remedy, if `settings` ask for what
+    cannot be had on this machine."""
 
     def __init__(
         self,
@@ -86,6 +60,7 @@ class Fleet:
         listeners: Listeners,
         *,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        apart: bool = False,
     ) -> None:
         self._clock = clock
         self._listeners = listeners
@@ -96,13 +71,22 @@ class Fleet:
         self._plan = Plan(settings, settings, {}, (), OrcaHeaders(()), {})
         self._plan = self.plan(settings)
         self.collector = Collector(
-            self._plan.every_source,
+            self._plan.here(apart),
             self._plan.placements,
             clock,
             listeners.on_sample,
             listeners.on_failure,
             sleep=sleep,
         )
+        self.worker = (
+            Worker(self.collector.heard, self.collector.failed, sleep=sleep) if apart else None
+        )
+
+    @property
+    def first_within_s(self) -> float:
+        """Seconds after a start, or after an endpoint came, within which each source has been
+        asked for the first time."""
+        return FIRST_POLLS_WITHIN_S + (0.0 if self.worker is None else STARTS_WITHIN_S)
 
     @property
     def settings(self) -> Settings:
@@ -183,6 +167,9 @@ class Fleet:
         """Begin, in the running loop."""
         self._running = True
         self.collector.start()
+        if self.worker is not None:
+            self.worker.want(self._plan.wanted, self._plan.asking)
+            self.worker.start()
         self._follow_all()
         self._background(self._keep_up())
 
@@ -195,6 +182,8 @@ class Fleet:
         await asyncio.gather(*tasks, return_exceptions=True)
         ended = [*self._plan.followed.values(), *self._work.ended]
         await asyncio.gather(*(self._close(one) for one in ended))
+        if self.worker is not None:
+            await self.worker.stop()
         await self.collector.stop()
 
     def _background(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
@@ -229,9 +218,17 @@ class Fleet:
             if plan is None:
                 continue
             try:
-                await self.collector.reconfigure(plan.every_source, plan.placements)
+                await self._bring_to(plan)
             except Exception:  # later changes must still be taken over
                 log.exception("telemetry could not be brought to the new configuration")
+
+    async def _bring_to(self, plan: Plan) -> None:
+        if self.worker is None:
+            await self.collector.reconfigure(plan.here(apart=False), plan.placements)
+            return
+        asking = plan.asking
+        await self.collector.reconfigure(plan.here(apart=True), plan.placements, asking)
+        self.worker.want(plan.wanted, asking)
 
     async def _close(self, one: Followed) -> None:
         if one.task is not None:
@@ -240,35 +237,3 @@ class Fleet:
             await one.discovery.close()
         except Exception as error:
             log.error("discovery %s did not close: %s", one.discovery.name, type(error).__name__)
-
-
-def placements(settings: Settings) -> dict[str, str | None]:
-    """Every endpoint with the device it was configured to be on, if it was."""
-    endpoints = [e for pool in settings.admission.pools.values() for e in pool.endpoints]
-    return {e.address: None if e.device == e.address else e.device for e in endpoints}
-
-
-def with_found(settings: Settings, found: Mapping[str, tuple[str, ...]]) -> Settings:
-    """`settings` with the URLs in `found` as further endpoints of the pools they name.
-
-    A server is in one pool only: one that a configuration names, or that an earlier pool has
-    found, is left out.
-    """
-    pools = settings.admission.pools
-    if not any(found.get(name) for name in pools):
-        return settings
-    taken = {e.address for pool in pools.values() for e in pool.endpoints}
-    grown: dict[str, Pool] = {}
-    for name, pool in pools.items():
-        extra: list[Endpoint] = []
-        for url in found.get(name, ()) if pool.discovery is not None else ():
-            address = url.partition("://")[2].lower()
-            if address in taken:
-                log.warning("pool %s: %s is an endpoint already and is left out", name, address)
-                continue
-            taken.add(address)
-            slots = pool.discovery.max_concurrency if pool.discovery is not None else 1
-            extra.append(Endpoint(address, url, slots, device=address))
-        grown[name] = replace(pool, endpoints=(*pool.endpoints, *extra)) if extra else pool
-    admission = replace(settings.admission, pools=MappingProxyType(grown))
-    return replace(settings, admission=admission)

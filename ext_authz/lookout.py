@@ -18,7 +18,6 @@ from ext_authz.metrics import Labels, Metrics
 from ext_authz.serving.gate import Gate
 from ext_authz.settings import Pool
 from ext_authz.snapshot import Freshness
-from ext_authz.telemetry.collector import FIRST_POLLS_WITHIN_S
 from ext_authz.telemetry.describe import SourceState, describe
 
 log = logging.getLogger(__name__)
@@ -88,7 +87,7 @@ class Lookout:
     def _had_time(self, pool: Pool, watched: _Watched, now: float) -> bool:
         known = self._fleet.collector.snapshot.samples
         seen = any(endpoint.address in known for endpoint in pool.endpoints)
-        return seen or now - watched.since_s >= pool.staleness.fresh_s + FIRST_POLLS_WITHIN_S
+        return seen or now - watched.since_s >= pool.staleness.fresh_s + self._fleet.first_within_s
 
     # -- pages ----------------------------------------------------------------------------
 
@@ -126,10 +125,15 @@ class Lookout:
             "fingerprint": self._gate.settings.fingerprint,
             "pools": pools,
             "discovery": self._fleet.discovered(),
+            "telemetry_worker": self._worker(),
             "missing_signals": {k: sorted(v) for k, v in collector.missing.items()},
             "in_flight": len(self._gate.controller.ledger),
             "warnings": [str(problem) for problem in self.loaded.warnings],
         }
+
+    def _worker(self) -> dict[str, Any] | None:
+        worker = self._fleet.worker
+        return None if worker is None else {"pid": worker.pid, "ended": worker.ended}
 
     # -- metrics --------------------------------------------------------------------------
 

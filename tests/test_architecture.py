@@ -17,7 +17,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("ext_authz.cli",),
     ("ext_authz.app", "ext_authz.agent"),
     ("ext_authz.lookout",),
-    ("ext_authz.fleet",),
+    ("ext_authz.fleet", "ext_authz.plan"),
+    ("ext_authz.telemetry.worker",),
     ("ext_authz.simulation",),
     (
         "ext_authz.serving",
@@ -29,7 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("ext_authz.journal", "ext_authz.metrics"),
     ("ext_authz.config", "ext_authz.telemetry"),
     ("ext_authz.admission", "ext_authz.estimation"),
-    ("ext_authz.clock",),
+    ("ext_authz.clock", "ext_authz.process"),
     (
         "ext_authz.model",
         "ext_authz.settings",
@@ -60,6 +61,7 @@ PURE = (
     "ext_authz.telemetry.sources.prometheus.promql",
     "ext_authz.telemetry.sources.prometheus.read",
     "ext_authz.telemetry.window",
+    "ext_authz.telemetry.worker.outbox",
 )
 IMPURE = {
     "aiohttp", "asyncio", "grpc", "http", "logging", "nats", "os", "prometheus_client", "redis",

@@ -46,6 +46,12 @@ class Built:
     source: Source
     made_of: tuple[object, ...]
 
+    @property
+    def asks(self) -> bool:
+        """Whether it goes and asks, as it can from any process. The others are told (they listen,
+        or hear of many endpoints a little at a time), or cost nothing."""
+        return type(self.made_of[0]) in ASKING
+
 
 Factory = Callable[[Any, Pools, Clock], Iterable[Built]]
 
@@ -174,6 +180,7 @@ KINDS: Mapping[type, Factory] = MappingProxyType(
         AssumeSettings: _assume,
     }
 )
+ASKING = frozenset({ScrapeSettings, PrometheusSettings, NvmlSettings, OrcaSettings})
 LOOKUPS: Mapping[type, Callable[[Any], Lookup]] = MappingProxyType(
     {
         DnsSettings: DnsLookup,

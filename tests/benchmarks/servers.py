@@ -28,25 +28,41 @@ SLOTS = 256
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running server. While another one is measured it is stopped, so that it costs nothing."""
+    """A running server, with the processes it has started. While another one is measured they are
+    stopped, so that they cost nothing."""
 
     process: Process
     port: int
     admin: str | None = None
 
     @property
+    def pids(self) -> tuple[int, ...]:
+        """The server itself first."""
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return (pid, *map(int, children))
+
+    @property
     def cpu_s(self) -> float:
-        """Processor seconds it has used."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Processor seconds they have used."""
+        return sum(map(_cpu_s, self.pids))
+
+    @property
+    def own_cpu_s(self) -> float:
+        """Processor seconds the process that answers has used."""
+        return _cpu_s(self.process.pid)
+
+    def signal(self, number: signal.Signals) -> None:
+        for pid in self.pids:
+            os.kill(pid, number)
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        os.kill(self.process.pid, signal.SIGCONT)
+        self.signal(signal.SIGCONT)
         try:
             yield
         finally:
-            os.kill(self.process.pid, signal.SIGSTOP)
+            self.signal(signal.SIGSTOP)
 
     def status(self) -> dict[str, Any]:
         """The product's status page."""
@@ -60,7 +76,7 @@ class Server:
             return page
 
     def stop(self) -> None:
-        os.kill(self.process.pid, signal.SIGCONT)
+        self.signal(signal.SIGCONT)
         self.process.stop()
 
 
@@ -152,7 +168,12 @@ def _until_ready(server: Server) -> None:
     os.sched_setaffinity(0, {CLIENT_CORE})
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         grpc.channel_ready_future(channel).result(timeout=30)
-    os.kill(server.process.pid, signal.SIGSTOP)
+    server.signal(signal.SIGSTOP)
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _start(module: str, *arguments: str, log: Path) -> Process:

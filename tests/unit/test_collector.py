@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ext_authz.errors import TelemetryError
 from ext_authz.snapshot import Freshness, Staleness
-from ext_authz.telemetry.collector import MAX_BACKOFF_S, Collector, next_poll_s
+from ext_authz.telemetry.collector import Collector
+from ext_authz.telemetry.runner import MAX_BACKOFF_S, next_poll_s
 from tests.support.collecting import FakeSource, Heard, VirtualTime, placed
 
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from ext_authz.errors import TelemetryError
-from ext_authz.fleet import RESTART_S, with_found
+from ext_authz.fleet import RESTART_S
+from ext_authz.plan import with_found
 from ext_authz.settings import DiscoverySettings
 from ext_authz.telemetry.sources.nvml.source import NvmlSettings
 from ext_authz.telemetry.sources.scrape import ScrapeSettings
@@ -176,9 +177,8 @@ async def test_growing_disturbs_no_source_of_the_others(made: list[Told]) -> Non
     )
     watched.fleet.adopt(plan)
     again = watched.fleet.plan(plan.configured)
-    assert [a is b for a, b in zip(plan.every_source, again.every_source, strict=True)] == [
-        True, True, True,
-    ]  # fmt: skip
+    pairs = zip(plan.here(apart=False), again.here(apart=False), strict=True)
+    assert [a is b for a, b in pairs] == [True, True, True]
     await watched.fleet.stop()
 
 

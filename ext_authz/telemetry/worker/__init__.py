@@ -1,0 +1,1 @@
+"""A second process that asks for telemetry, so that reading pages holds up no Check."""
