@@ -126,6 +126,18 @@ def test_refusals_speak_for_what_is_let_in_soon_after(after_s: float, moved: boo
     assert (tuner.value_s < BASE_S) is moved
 
 
+def test_broken_promises_speak_whether_or_not_something_is_refused() -> None:
+    """All that is let in beside refusals is kept, and one of two hundred others broken: the
+    margin is not too large."""
+    tuner = MarginTuner(BASE_S, PROMISE_S)
+    for number in range(8000):
+        now = number * 20.0
+        tuner.pressed(now)
+        tuner.judged(True, now + 1.0, now + 1.1)
+        tuner.judged(number % 100 != 0, now + 15.0, now + 15.1)
+    assert tuner.value_s == BASE_S
+
+
 def test_calm_hours_do_not_delay_the_answer_to_trouble() -> None:
     """Nothing winds up: after ten hours without a broken promise the margin is raised as soon
     as after none."""
