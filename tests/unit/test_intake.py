@@ -234,3 +234,14 @@ def test_promises_of_tokens_come_along() -> None:
     answer = ask(Intake(config(path_slos=slos), CostBook()), headers={"grpc-timeout": "3S"})
     assert isinstance(answer, Ask)
     assert (answer.slo_s, answer.ttft_s, answer.tpot_s) == (3.0, 0.5, 0.02)
+
+
+def test_cache_bytes_are_those_of_the_model() -> None:
+    """What a token of the model fills comes from its pool; of another model it is unknown."""
+    known = replace(serving("p", "m", "other"), kv_token_bytes={"m": 1000.0})
+    intake = Intake(config(known), CostBook())
+    for model, token_bytes in (("m", 1000.0), ("other", None)):
+        answer = ask(intake, model=model)
+        assert isinstance(answer, Ask)
+        expected = None if token_bytes is None else token_bytes * answer.estimate.kv_tokens
+        assert answer.estimate.kv_bytes == expected
