@@ -33,6 +33,7 @@ from ext_authz.serving.tap import TapService
 from ext_authz.serving.wire import compile_messages
 from ext_authz.settings import Settings
 from ext_authz.snapshot import EndpointSample
+from ext_authz.state.keeper import Keeper
 from ext_authz.web.admin import AdminServer, Inside
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,13 @@ class App:
         self._host = GrpcHost(settings.server, wire, checks.check, sink, taps)
         self._lookout = Lookout(self._gate, self._fleet, self._clock, loaded)
         self._lookout.wire(self._metrics)
+        self._keeper = Keeper(
+            lambda: self._gate.settings.learning,
+            self._gate.learned,
+            self._gate.recall,
+            self._clock,
+            self._metrics,
+        )
         self._watcher = ConfigWatcher(path, self._on_config, self._on_config_error, initial=loaded)
         self._admin = AdminServer(
             Inside(
@@ -75,7 +83,7 @@ class App:
                 self._lookout.telemetry,
                 lambda: self._unready,
                 self._lookout.lost,
-                self._lookout.status,
+                lambda: {**self._lookout.status(), "learned_state": self._keeper.status()},
             )
         )
         self._tasks: set[asyncio.Task[None]] = set()
@@ -96,6 +104,7 @@ class App:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ended.set)
         server = self._gate.settings.server
+        self._keeper.start()
         self._fleet.start()
         admin_port = await self._admin.start(server.admin_listen)
         grpc_port = await self._host.start()
@@ -111,6 +120,7 @@ class App:
         log.info("draining for at most %g s", server.drain_s)
         self._unready = ("draining",)
         await self._host.drain()
+        await self._keeper.close()
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -128,6 +138,7 @@ class App:
             now = self._clock.now()
             self._gate.controller.tick(now)
             self._lookout.tick(now)
+            self._keeper.tick(now)
             await asyncio.sleep(TICK_S)
 
     # -- telemetry ------------------------------------------------------------------------

@@ -17,6 +17,10 @@ class TelemetryError(ExtAuthzError):
     """A source that answered with something unusable, or not at all."""
 
 
+class StateError(ExtAuthzError):
+    """A file of learned state that must be ignored, or must not be written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing wrong (or doubtful) in a configuration file.

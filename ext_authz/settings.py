@@ -251,6 +251,14 @@ class ServerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LearningSettings:
+    """Where what was learned outlives a restart, None if it does not, and how often it is saved."""
+
+    state_file: str | None = None
+    save_every_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
 class TelemetrySettings:
     """Where telemetry comes from: one settings object of each source, whose type says of which
     kind it is (`telemetry.registry` makes the sources)."""
@@ -269,3 +277,4 @@ class Settings:
     telemetry: TelemetrySettings
     keys: Mapping[bytes, str]
     fingerprint: str
+    learning: LearningSettings = LearningSettings()

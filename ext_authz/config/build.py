@@ -11,6 +11,7 @@ from ext_authz.config.model_shapes import kv_token_bytes
 from ext_authz.config.pipelines import pipeline_settings
 from ext_authz.config.schema import (
     AdmissionControl,
+    Learning,
     LimitsBody,
     PathTargets,
     PoolBody,
@@ -26,6 +27,7 @@ from ext_authz.settings import (
     EdgeSettings,
     Endpoint,
     FallbackAction,
+    LearningSettings,
     Pool,
     PriorityClass,
     RequestType,
@@ -63,6 +65,7 @@ def build(
         telemetry=TelemetrySettings(source_settings(config, base)),
         keys=MappingProxyType(dict(keys)),
         fingerprint=fingerprint,
+        learning=_learning(config.learning, base),
     )
 
 
@@ -151,6 +154,11 @@ def _edge(config: AdmissionControl) -> EdgeSettings:
         preflight_allow=edge.preflight == "allow",
         tapped_ratio=learning.response_tap_share if learning.response_tap else 0.0,
     )
+
+
+def _learning(learning: Learning, base: Path) -> LearningSettings:
+    path = None if learning.state_file is None else str(base / learning.state_file)
+    return LearningSettings(path, learning.save_every)
 
 
 def _seconds(value_ms: float | None) -> float | None:

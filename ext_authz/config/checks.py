@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 from ext_authz.config import build
 from ext_authz.config.discovery import check_discovery
@@ -196,14 +198,38 @@ def _listeners(config: AdmissionControl, report: Report) -> None:
 
 def _learning(config: AdmissionControl, report: Report) -> None:
     learning = config.learning
-    if not report.whole("learning") or learning.response_tap:
+    if not report.whole("learning"):
         return
-    if "response_tap_share" in learning.model_fields_set:
+    if "response_tap_share" in learning.model_fields_set and not learning.response_tap:
         report.warn(
             ("learning", "response_tap_share"),
             "is of no use while the tap is off",
             "write `response_tap: true`, or delete it",
         )
+    if learning.state_file is not None:
+        _state_file(learning.state_file, report)
+    elif "save_every" in learning.model_fields_set:
+        report.warn(
+            ("learning", "save_every"),
+            "is of no use without a file",
+            "write `state_file:`, or delete it",
+        )
+
+
+def _state_file(name: str, report: Report) -> None:
+    """Warnings only: the server may run on another machine, and serves without the file."""
+    # Of os.path, which takes what it may not look at for nothing there.
+    path = os.path.realpath(Path(report.file).parent / name)
+    folder = os.path.dirname(path)
+    trouble = None
+    if not os.path.isdir(folder):
+        trouble = ("is in a folder that does not exist", "make the folder, or name another")
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        trouble = ("is in a folder that cannot be written", "let the gate write there")
+    elif os.path.exists(path) and not os.path.isfile(path):
+        trouble = ("is no regular file", "name a file that the gate may write")
+    if trouble is not None:
+        report.warn(("learning", "state_file"), *trouble)
 
 
 _RULES: tuple[Callable[[AdmissionControl, Report], None], ...] = (

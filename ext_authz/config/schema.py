@@ -241,6 +241,8 @@ class Learning(Section):
     tune_margin: Flag = True
     target_violations: Annotated[float, number(0, 0.5, above=True)] = 0.01
     tried_refusals: Annotated[float, number(0, 0.1)] = 0.0
+    state_file: Text | None = None
+    save_every: Annotated[float, duration(1, 3600)] = 60.0
 
 
 class Server(Section):

@@ -29,6 +29,7 @@ from ext_authz.serving.settlement import Settlement
 from ext_authz.serving.tap_memory import TapMemory
 from ext_authz.settings import Settings
 from ext_authz.snapshot import EndpointSample
+from ext_authz.state.learned import gather, recall
 
 _PREFLIGHT = Decision(Verdict.ADMIT, Reason.PREFLIGHT, Verdict.ADMIT)
 _DISABLED = Decision(Verdict.ADMIT, Reason.DISABLED, Verdict.ADMIT)
@@ -160,6 +161,14 @@ class Gate:
         if tokens is not None:
             work = Work(work.prompt_tokens, tokens)
         self.controller.learn(charged, outcome, work)
+
+    def learned(self) -> dict[str, object]:
+        """All that was learned, as plain values."""
+        return gather(self.controller.pools.by_name, self.costs)
+
+    def recall(self, saved: object) -> tuple[str, ...]:
+        """Take up what `learned` gave as far as it fits; what was left and why."""
+        return recall(saved, self.controller.pools.by_name, self.costs)
 
     def observe(self, sample: EndpointSample) -> None:
         """Newer telemetry of one endpoint."""

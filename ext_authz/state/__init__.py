@@ -1,0 +1,1 @@
+"""What outlives a process: what was learned, in a file."""
