@@ -7,9 +7,9 @@ that throttling is counted once, by its own loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
-from math import ceil, isfinite, log2
+from math import ceil, isfinite, log2, sqrt
 
 from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.ledger import Ledger, Reservation
@@ -27,6 +27,8 @@ HEARD_S, HEARD_LAGS = 1.0, 5.0
 LOOK_EVERY_S = 0.1
 # Below this lag what has ended is told soon enough not to matter.
 MATERIAL_LAG_S = 0.05
+# A gauge that is older says nothing of now.
+FRESH_GAUGE_S = 0.5
 # Of more open requests than this every second, third, ... is asked.
 MOST_ASKED = 1000
 # A lease is doubled until it holds this many times the p99, but not beyond so many doublings.
@@ -96,7 +98,11 @@ def lease_s(view: View, configured_s: float) -> float:
     if view.forecast is None or not predictor.e2e[view.forecast.queued].known:
         return configured_s
     spread = predictor.e2e[view.forecast.queued].spread(0.99)
-    longest_s = view.forecast.e2e_s * spread * endpoint.thermal_factor
+    return lease_for(view.forecast.e2e_s * spread * endpoint.thermal_factor, configured_s)
+
+
+def lease_for(longest_s: float, configured_s: float) -> float:
+    """The lease of requests of which nearly none take longer than `longest_s`."""
     times = LEASE_TIMES * longest_s / configured_s
     if times <= 1.0:
         return configured_s
@@ -157,40 +163,74 @@ def notice_overdue(pools: Iterable[PoolState], told: bool, now: float) -> None:
 
 
 def estimate_untold(
-    ledger: Ledger,
-    pools: dict[str, PoolState],
-    lag: ReportLag,
-    now: float,
+    ledger: Ledger, pools: Mapping[str, PoolState], lag: ReportLag, now: float
 ) -> None:
     """How many requests of each endpoint are over though nobody has told yet.
 
-    An open one of age a is still running with S(a), the predicted chance to take longer than a;
-    it is over and untold if it ended within the last flush interval, which is twice the mean lag,
-    and the flush after that is still to come.
+    Matters only where the access log is late. Two things tell: by its age each open request is
+    still running with some chance (`_running`), and a fresh gauge shows what the engine holds,
+    to which is added what was let in since. The gauge is more exact where it is alive, but it
+    can be stuck or belong to others, so that it is believed within two standard deviations of
+    what the ages say.
     """
-    untold: dict[int, float] = {}
     mean_s = lag.mean_s or 0.0
-    if mean_s >= MATERIAL_LAG_S:
+    late = mean_s >= MATERIAL_LAG_S
+    ages: dict[int, _Ages] = {}
+    if late:
         step = 1 + len(ledger) // MOST_ASKED
         for reservation in islice(ledger, 0, None, step):
-            pool, stay = pools.get(reservation.pool), reservation.stay
-            if pool is None or stay is None or stay.forecast is None:
-                continue
-            endpoint = reservation.endpoint
-            cool, expected_s = endpoint.thermal_factor, stay.forecast.e2e_s
-            residuals = pool.predictor.e2e[stay.forecast.queued]
-            age_s = now - stay.entered_s
-            # Those that ended over the last flush interval, of which the later ones are untold.
-            window_s = min(age_s, 2.0 * mean_s)
-            running = residuals.late(age_s / cool, expected_s)
-            before = residuals.late((age_s - window_s) / cool, expected_s)
-            over = (1.0 - window_s / (4.0 * mean_s)) * max(0.0, before - running)
-            if over > 0.0:
-                part = step * over / (running + over)
-                untold[id(endpoint)] = untold.get(id(endpoint), 0.0) + part
+            if reservation.pool in pools and reservation.stay is not None:
+                seen = ages.setdefault(id(reservation.endpoint), _Ages())
+                chance = _running(reservation, pools[reservation.pool], mean_s, now)
+                seen.running += step * chance
+                seen.variance += step * chance * (1.0 - chance)
+                sample = reservation.endpoint.sample
+                if sample is not None and reservation.stay.entered_s > sample.at_s:
+                    seen.since += step
     for pool in pools.values():
         for endpoint in pool.endpoints:
-            endpoint.set_untold(untold.get(id(endpoint), 0.0))
+            seen = ages.get(id(endpoint), _Ages())
+            untold = endpoint.own - _believed(seen, endpoint, now) if late else 0.0
+            endpoint.set_untold(max(0.0, untold))
+
+
+class _Ages:
+    """What the ages of an endpoint's open requests say: expected to run, its variance, and how
+    many came since the last sample."""
+
+    __slots__ = ("running", "since", "variance")
+
+    def __init__(self) -> None:
+        self.running = 0.0
+        self.variance = 0.0
+        self.since = 0
+
+
+def _running(reservation: Reservation, pool: PoolState, mean_lag_s: float, now: float) -> float:
+    """The chance that an open request of age a still runs: S(a), the part of its like that takes
+    longer, beside those that ended over the last flush interval (twice the mean lag) and whose
+    flush is still to come."""
+    stay = reservation.stay
+    if stay is None or stay.forecast is None:
+        return 1.0
+    cool, expected_s = reservation.endpoint.thermal_factor, stay.forecast.e2e_s
+    residuals = pool.predictor.e2e[stay.forecast.queued]
+    age_s = now - stay.entered_s
+    window_s = min(age_s, 2.0 * mean_lag_s)
+    running = residuals.beyond(age_s / cool, expected_s)
+    before = residuals.beyond((age_s - window_s) / cool, expected_s)
+    over = (1.0 - window_s / (4.0 * mean_lag_s)) * max(0.0, before - running)
+    return running / (running + over) if over > 0.0 else 1.0
+
+
+def _believed(seen: _Ages, endpoint: EndpointState, now: float) -> float:
+    """Our own requests that still run."""
+    sample = endpoint.sample
+    if sample is None or sample.load is None or now - sample.at_s > FRESH_GAUGE_S:
+        return seen.running
+    shown = max(0.0, sample.load - endpoint.foreign) + seen.since
+    doubt = 2.0 * sqrt(seen.variance)
+    return min(max(shown, seen.running - doubt), seen.running + doubt)
 
 
 def run_slots(pool: PoolState, endpoint: EndpointState) -> int:
