@@ -29,6 +29,7 @@ def refusal(
         retry=retry,
         limit=limit,
         evidence=None if view is None else view.evidence(),
+        pipeline=ask.pipeline,
     )
 
 

@@ -11,8 +11,9 @@ from dataclasses import replace
 from math import inf
 from random import Random
 
-from ext_authz.admission import foresight, judging
+from ext_authz.admission import foresight, judging, stages
 from ext_authz.admission.answers import early_refusal, refusal, why_admitted
+from ext_authz.admission.booking import book
 from ext_authz.admission.endpoints import EndpointState, seat
 from ext_authz.admission.ledger import Ledger, Reservation
 from ext_authz.admission.looking import chosen, holds, seen
@@ -65,6 +66,8 @@ class Controller:
         breach = self._limits.look(ask.tenant, ask.type, ask.estimate.tokens, self.ledger, now)
         if breach is not None:
             return self._enforced(ask, self._refuse_by_limit(ask, breach, now), None, now)
+        if ask.stages:
+            return self._arrive_at_pipeline(ask, now)
         first: View | None = None
         told: View | None = None
         reason = Reason.NO_ENDPOINT
@@ -84,6 +87,19 @@ class Controller:
             if not may_try_next(ask, objection, self.settings.fallback):
                 break
         return self._enforced(ask, self._refuse(ask, told, reason, now), first, now)
+
+    def _arrive_at_pipeline(self, ask: Ask, now: float) -> Decision:
+        look = stages.look(ask, self.pools, self.settings, now)
+        entry, told = look.entry, look.told
+        if look.reason is None and entry is not None:
+            return self._admit(ask, entry, False, stages.why_admitted(entry), now)
+        reason = look.reason or Reason.NO_ENDPOINT
+        # What can never fit is told of the stage; all else is about the whole request.
+        asked = look.asked if reason is Reason.TOO_LARGE and look.asked else ask
+        refused = self._refuse(asked, told, reason, now)
+        numbers = None if told is None else stages.evidence(told, entry.whole if entry else None)
+        refused = replace(refused, stage=look.stage, evidence=numbers)
+        return self._enforced(ask, refused, entry, now)
 
     def refuse_early(self, tenant: Tenant, now: float) -> Decision | None:
         """The refusal that any request of `tenant` would get now, so that its body need not be
@@ -108,7 +124,7 @@ class Controller:
         judging.judge(self.pools.by_name.get(reservation.pool), reservation, outcome, now)
         if outcome.ended_s is not None:
             self.report_lag.add(now - outcome.ended_s)
-        if outcome.completed:
+        if outcome.completed and reservation.whole is None:
             reservation.endpoint.finished(outcome.duration_s, now)
         return reservation
 
@@ -116,7 +132,9 @@ class Controller:
         """Learn from a request that `settle` has ended and that turned out to be `work`. Settling
         comes first, for all that wait; learning may come later, or for a sample only."""
         pool = self.pools.by_name.get(reservation.pool)
-        if pool is not None:
+        if reservation.whole is not None:
+            stages.learn(reservation.whole, outcome)
+        elif pool is not None:
             foresight.learn(pool, reservation, outcome, work)
 
     def first_token(self, reservation_id: str, at_s: float) -> None:
@@ -191,29 +209,10 @@ class Controller:
 
     def _admit(self, ask: Ask, view: View, demoted: bool, reason: Reason, now: float) -> Decision:
         verdict = Verdict.DEMOTE if demoted else Verdict.ADMIT
-        evidence = view.evidence()
-        endpoint = view.endpoint
+        whole = view.whole
+        evidence = view.evidence() if whole is None else stages.evidence(view, whole)
         self._limits.charge(ask.tenant.name, ask.estimate.tokens, now)
-        view.pool.shares.admitted(view.flow)
-        # The stay begins beside what is there already.
-        stay = foresight.begin(view, now)
-        endpoint.reserve(ask.estimate.kv_tokens)
-        self.ledger.open(
-            Reservation(
-                id=ask.id,
-                tenant=ask.tenant.name,
-                type=ask.type.name,
-                pool=view.pool.spec.name,
-                endpoint=endpoint,
-                shares=view.pool.shares,
-                flow=view.flow,
-                tokens=ask.estimate.kv_tokens,
-                opened_s=now,
-                lease_s=foresight.lease_s(view, self.settings.lease_s),
-                stay=stay,
-                ask=ask,
-            )
-        )
+        self.ledger.open(book(ask, view, self.settings.lease_s, now))
         return Decision(
             verdict=verdict,
             reason=reason,
@@ -222,10 +221,11 @@ class Controller:
             type=ask.type.name,
             model=ask.request.model,
             pool=view.pool.spec.name,
-            endpoint=endpoint.spec.address,
+            endpoint=view.endpoint.spec.address,
             reservation_id=ask.id,
             estimate=ask.estimate,
             evidence=evidence,
+            pipeline=ask.pipeline,
         )
 
     def _demote(
@@ -272,13 +272,23 @@ class Controller:
         if self.settings.enforce and not tried:
             return decision
         if view is None and ask.pools:
-            pool = self.pools.by_name[ask.pools[0].name]
-            view = seen(ask, pool, self.settings, choose_blind(pool), now)
+            view = self._anywhere(ask, now)
         if view is None:
             return replace(decision, verdict=Verdict.ADMIT)
         view.tried = tried
         admitted = self._admit(ask, view, False, decision.reason, now)
-        return replace(admitted, would_be=decision.would_be, evidence=decision.evidence)
+        return replace(
+            admitted,
+            would_be=decision.would_be,
+            evidence=decision.evidence,
+            stage=decision.stage,
+        )
+
+    def _anywhere(self, ask: Ask, now: float) -> View | None:
+        if ask.stages:
+            return stages.look(ask, self.pools, self.settings, now).entry
+        pool = self.pools.by_name[ask.pools[0].name]
+        return seen(ask, pool, self.settings, choose_blind(pool), now)
 
     def _is_tried(self, decision: Decision) -> bool:
         ratio = self.settings.tried_ratio

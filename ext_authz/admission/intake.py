@@ -7,10 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ext_authz.admission.pipelines import Pipelines, with_stages
 from ext_authz.admission.view import Ask
 from ext_authz.estimation.cost import CostBook
 from ext_authz.model import Decision, HttpCall, InferenceRequest, Reason, Verdict
-from ext_authz.settings import AdmissionSettings, Pool, RequestType, Slo, Tenant, TypeRule
+from ext_authz.settings import (
+    AdmissionSettings,
+    Pool,
+    RequestType,
+    Slo,
+    Tenant,
+    TypeRule,
+)
 
 # gRPC over HTTP/2, "Requests": TimeoutValue of at most 8 digits and a unit.
 _GRPC_UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
@@ -31,6 +39,7 @@ class Intake:
         pools = settings.pools.values()
         self._any = next((pool for pool in pools if not pool.models), None)
         self._default = next(iter(pools), None)
+        self._pipelines = Pipelines(settings.pipelines)
         exact = {p: slo for p, slo in settings.path_slos.items() if not p.endswith("*")}
         self._exact_slos: Mapping[str, Slo] = exact
         prefixes = [(p[:-1], slo) for p, slo in settings.path_slos.items() if p.endswith("*")]
@@ -45,14 +54,22 @@ class Intake:
         model = request.model or tenant.default_model
         if model is not None and tenant.models is not None and model not in tenant.models:
             return _refusal(Reason.MODEL_NOT_ALLOWED, tenant, type_, request)
-        pool = self.pool_of(model, tenant)
+        pipeline = self._pipelines.of(model, request.path)
+        if pipeline is None:
+            pool = self.pool_of(model, tenant)
+        else:
+            pool = self._settings.pools[pipeline.stages[0].pool]
+            if model is None and not _serves(pool, tenant):
+                return _refusal(Reason.MODEL_NOT_ALLOWED, tenant, type_, request)
         if pool is None:
             reason = Reason.UNKNOWN_MODEL if self._settings.pools else Reason.NO_ENDPOINT
             return _refusal(reason, tenant, type_, request)
         slo = self._slo(request.path)
         # What nobody configured is one thing to the books, or clients could make them grow.
         priced_as = model if model in self._by_model and model is not None else pool.name
-        return Ask(
+        if pipeline is not None:
+            priced_as = pipeline.name
+        ask = Ask(
             id=ask_id,
             tenant=tenant,
             type=type_,
@@ -66,6 +83,7 @@ class Intake:
             ttft_s=slo.ttft_s,
             tpot_s=slo.tpot_s,
         )
+        return ask if pipeline is None else with_stages(ask, pipeline, self._settings.pools)
 
     def pool_of(self, model: str | None, tenant: Tenant) -> Pool | None:
         """The first pool in file order that names the model, else the first that serves any.
@@ -77,7 +95,7 @@ class Intake:
             return self._by_model.get(model, self._any)
         if tenant.models is not None:
             for pool in self._settings.pools.values():
-                if not pool.models or pool.models & tenant.models:
+                if _serves(pool, tenant):
                     return pool
             return None
         return self._default
@@ -140,6 +158,11 @@ def _milliseconds(value: str | None) -> float | None:
         return None
     # Zero is how Envoy writes "no timeout".
     return int(value) / 1000.0 or None
+
+
+def _serves(pool: Pool, tenant: Tenant) -> bool:
+    """Whether the pool serves something that the tenant may use."""
+    return not pool.models or tenant.models is None or bool(pool.models & tenant.models)
 
 
 def _matches(rule: TypeRule, tenant: Tenant, request: InferenceRequest) -> bool:

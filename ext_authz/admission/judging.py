@@ -28,9 +28,10 @@ def measure(pools: Mapping[str, PoolState], ask: Ask, decision: Decision, now: f
     measures.count(Count.OFFERED, now)
     if would_be is Verdict.REJECT:
         measures.count(Count.REFUSED, now)
-        if decision.reason is Reason.SLO_UNREACHABLE:
+        if decision.reason is Reason.SLO_UNREACHABLE and decision.pipeline is None:
             pool.margin.pressed(now)
-        _refused(pool, decision, now)
+        # Of a pipeline it is the pool that objected that had no room.
+        _refused(pool if decision.stage is None else pools[decision.stage], decision, now)
     else:
         demoted = would_be is Verdict.DEMOTE
         measures.count(Count.DEMOTED if demoted else Count.ADMITTED, now)

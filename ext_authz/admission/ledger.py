@@ -14,12 +14,32 @@ from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.shares import Flow, Shares
 from ext_authz.admission.traffic import Stay
 from ext_authz.admission.view import Ask
+from ext_authz.estimation.latency.chain import Whole
 from ext_authz.model import value
 
 
 @value
+class Charge:
+    """What one stage of a pipeline holds."""
+
+    pool: str
+    endpoint: EndpointState
+    shares: Shares
+    flow: Flow
+    tokens: int
+    stay: Stay
+
+    def release(self, now: float) -> None:
+        """Give it back."""
+        self.endpoint.traffic.leave(self.stay, self.endpoint.load, now)
+        self.endpoint.release(self.tokens)
+        self.shares.released(self.flow)
+
+
+@value
 class Reservation:
-    """Work charged to one endpoint and one flow.
+    """Work charged to one endpoint and one flow; of a pipeline, `later` to those of each further
+    stage, and `whole` is what was predicted of all stages.
 
     It holds the very objects that were charged, so that releasing hits them and nothing else,
     whatever a reload has put in their place since.
@@ -37,6 +57,8 @@ class Reservation:
     lease_s: float
     stay: Stay | None = None
     ask: Ask | None = None
+    later: tuple[Charge, ...] = ()
+    whole: Whole | None = None
 
     def release(self, now: float) -> None:
         """Give back what was charged. The ledger's `close` comes first, and comes once."""
@@ -44,6 +66,10 @@ class Reservation:
             self.endpoint.traffic.leave(self.stay, self.endpoint.load, now)
         self.endpoint.release(self.tokens)
         self.shares.released(self.flow)
+        if self.whole is not None:
+            self.whole.chain.open -= 1
+            for charge in self.later:
+                charge.release(now)
 
 
 class Ledger:

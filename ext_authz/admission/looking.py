@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ext_authz.admission import foresight
+from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.selection import Choice, admits_blind, choose, choose_blind
 from ext_authz.admission.view import Ask, PoolState, View
 from ext_authz.model import LimitState, Reason
@@ -15,10 +16,16 @@ from ext_authz.settings import AdmissionSettings
 
 
 def chosen(
-    ask: Ask, pool: PoolState, settings: AdmissionSettings, demoted: bool, now: float
+    ask: Ask,
+    pool: PoolState,
+    settings: AdmissionSettings,
+    demoted: bool,
+    now: float,
+    ahead: tuple[EndpointState, ...] = (),
 ) -> Choice:
-    """The endpoint of `pool` for `ask`; without telemetry as the fallback action says."""
-    choice = choose(pool, ask.estimate.kv_tokens, now)
+    """The endpoint of `pool` for `ask`; without telemetry as the fallback action says. Those
+    `ahead` are where earlier stages of the same request would go."""
+    choice = choose(pool, ask.estimate.kv_tokens, now, ahead)
     blind = choice.reason is Reason.TELEMETRY_LOST
     if blind and admits_blind(settings.fallback, ask.type.priority, demoted):
         return choose_blind(pool)

@@ -34,7 +34,7 @@ def reserve(view: View) -> Reason | None:
 
 def share(view: View) -> Reason | None:
     """The flow stays within its share, or within what others leave."""
-    return Reason.OVER_SHARE if view.flow.used + 1.0 > view.allowed else None
+    return Reason.OVER_SHARE if view.flow.used + view.ahead + 1.0 > view.allowed else None
 
 
 def latency(view: View) -> Reason | None:
@@ -61,7 +61,10 @@ def latency(view: View) -> Reason | None:
 
 
 # The pipeline. `choose` (selection.py) has already ruled on telemetry and memory.
-POLICIES: tuple[Policy, ...] = (capacity, reserve, share, latency)
+# Whether a pool has room, and whether it is soon enough: a pipeline asks for room at each stage,
+# and for time once.
+ROOM: tuple[Policy, ...] = (capacity, reserve, share)
+POLICIES: tuple[Policy, ...] = (*ROOM, latency)
 
 # A refusal by these may still be served elsewhere.
 DEMOTABLE = frozenset(

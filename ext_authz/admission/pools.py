@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from ext_authz.admission.endpoints import EndpointState, seat
 from ext_authz.admission.view import PoolState
+from ext_authz.estimation.latency.chain import Chain
 from ext_authz.estimation.margin import MarginTuner
-from ext_authz.settings import AdmissionSettings
+from ext_authz.settings import AdmissionSettings, Stage
 
 
 class Pools:
@@ -19,6 +20,9 @@ class Pools:
         self.endpoints: dict[str, EndpointState] = {}
         # The pool of each endpoint, by its address.
         self.homes: dict[str, PoolState] = {}
+        # What each pipeline has learned, by its name.
+        self.chains: dict[str, Chain] = {}
+        self._stages: dict[str, tuple[Stage, ...]] = {}
         self._margin: tuple[float, float | None, float] | None = None
 
     def reconfigure(self, settings: AdmissionSettings) -> None:
@@ -48,6 +52,12 @@ class Pools:
             self.by_name[spec.name] = pool
             self.homes.update((endpoint.spec.address, pool) for endpoint in states)
         self._margin = margin
+        old_chains, old_stages = self.chains, self._stages
+        self._stages = {pipeline.name: pipeline.stages for pipeline in settings.pipelines}
+        self.chains = {
+            name: old_chains[name] if old_stages.get(name) == stages else Chain()
+            for name, stages in self._stages.items()
+        }
         seat(self.endpoints.values())
 
     def states(self) -> tuple[tuple[str, EndpointState], ...]:

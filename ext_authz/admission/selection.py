@@ -27,9 +27,11 @@ class Choice:
     occupied: float = 0.0
 
 
-def choose(pool: PoolState, tokens: int, now: float) -> Choice:
+def choose(
+    pool: PoolState, tokens: int, now: float, ahead: tuple[EndpointState, ...] = ()
+) -> Choice:
     """The endpoint whose device is the least occupied, among those with fresh enough telemetry
-    and memory."""
+    and memory. Those `ahead` hold one request more than they know, each time they are named."""
     spec = pool.spec
     staleness = spec.staleness
     since_s = now - staleness.lifetime_s
@@ -41,7 +43,7 @@ def choose(pool: PoolState, tokens: int, now: float) -> Choice:
         own_load = endpoint.believed(staleness, now)
         if own_load is None:
             continue
-        on_device = own_load
+        on_device = own_load + beside(endpoint, ahead) if ahead else own_load
         if endpoint.peers:
             on_device += endpoint.peers_load(staleness, now)
         own_slots = endpoint.spec.max_concurrency
@@ -67,6 +69,11 @@ def choose(pool: PoolState, tokens: int, now: float) -> Choice:
     # It is too large for ever only if it is for the endpoints that are away as well.
     waits = any(endpoint.fits(tokens) for endpoint in pool.endpoints)
     return Choice(None, Reason.NO_ENDPOINT if waits else Reason.TOO_LARGE)
+
+
+def beside(endpoint: EndpointState, ahead: tuple[EndpointState, ...]) -> int:
+    """How many of `ahead` are on the device of `endpoint`, or are it."""
+    return sum(other is endpoint or other in endpoint.peers for other in ahead)
 
 
 def choose_blind(pool: PoolState) -> Choice:

@@ -6,6 +6,7 @@ from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.measures import Measures
 from ext_authz.admission.shares import Flow, Shares
 from ext_authz.estimation.kv import memory_risk_ratio
+from ext_authz.estimation.latency.chain import Whole
 from ext_authz.estimation.latency.features import IDLE, Work
 from ext_authz.estimation.latency.predictor import Forecast, Predictor
 from ext_authz.estimation.margin import MarginTuner
@@ -20,7 +21,8 @@ class Ask:
     `pools` is where it may run in order of preference: the first, then its chain of demotion.
     `slo_s` is the end-to-end promise (a client's deadline may have shortened it), `ttft_s` that of
     the first token and `tpot_s` that of each further one; None if none. `priced_as` is the model
-    in the books of costs.
+    in the books of costs. Of a `pipeline`, `stages` holds what each asks of its one pool, the
+    entry first, and `estimate` what the request itself asks; empty for all others.
     """
 
     id: str
@@ -33,6 +35,8 @@ class Ask:
     ttft_s: float | None = None
     tpot_s: float | None = None
     priced_as: str = ""
+    pipeline: str | None = None
+    stages: tuple[Ask, ...] = ()
 
 
 class PoolState:
@@ -57,10 +61,13 @@ class PoolState:
 class View:
     """An ask, the pool and the endpoint it would go to, with predictions filled in.
 
-    `allowed` is how many slots the flow may hold (see `Shares.allowance`).
+    `allowed` is how many slots the flow may hold (see `Shares.allowance`). Of a pipeline's entry
+    `later` are the other stages and `whole` is what is predicted of all; `ahead` are the slots of
+    the pool that stages before this one would hold.
     """
 
     __slots__ = (
+        "ahead",
         "allowed",
         "ask",
         "endpoint",
@@ -69,6 +76,7 @@ class View:
         "floor",
         "flow",
         "forecast",
+        "later",
         "margin_s",
         "met",
         "occupied",
@@ -80,6 +88,7 @@ class View:
         "target_ratio",
         "tried",
         "wait_s",
+        "whole",
         "work",
     )
 
@@ -105,6 +114,9 @@ class View:
         self.promised = False
         self.tried = False
         self.floor = 1.0
+        self.ahead = 0
+        self.later: tuple[View, ...] = ()
+        self.whole: Whole | None = None
 
     @property
     def slots(self) -> int:
@@ -118,7 +130,7 @@ class View:
         if budget_s is None:
             return False
         if self.forecast is not None:
-            return self._idle().e2e_s > budget_s
+            return self.alone().e2e_s > budget_s
         return self.execution_s is not None and self.execution_s > budget_s
 
     @property
@@ -140,7 +152,7 @@ class View:
         risk = self.risk_of(forecast)
         if risk <= self.target_ratio:
             return False
-        return risk > 2.0 * self.risk_of(self._idle())
+        return risk > 2.0 * self.risk_of(self.alone())
 
     def risk_of(self, forecast: Forecast) -> float:
         """The chance (0..1) that the promises are broken if the forecast is right."""
@@ -165,7 +177,8 @@ class View:
             return None
         return sample.kv_capacity_tokens * len(self.pool.endpoints)
 
-    def _idle(self) -> Forecast:
+    def alone(self) -> Forecast:
+        """What would be predicted if nothing else ran on the endpoint."""
         work = self.work or Work(self.ask.estimate.prompt_tokens, self.ask.estimate.output_tokens)
         pace = self.endpoint.traffic.pace
         return self.pool.predictor.ask(work, IDLE, self.run_slots, pace)

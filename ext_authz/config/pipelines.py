@@ -94,7 +94,9 @@ def _check_kinds(
         if report.whole("pipelines"):
             report.problem(loc, "says of no request that it belongs here", "add models or paths")
         return
-    pairs = list(product(pipeline.models or [None], pipeline.paths or [None]))
+    models: list[str | None] = [*pipeline.models] or [None]
+    paths: list[str | None] = [*pipeline.paths] or [None]
+    pairs = list(product(models, paths))
     known = [pair for pair in pairs if pair in taken]
     if known:
         what = " on ".join(part for part in known[0] if part is not None)
