@@ -117,6 +117,9 @@ class MarginTuner:
         elif calm and self.value_s > self._home_s:
             self._move(max(self.value_s / RAISE, self._home_s), now)
             self._returned = True
+        elif calm and self._returned:
+            # All stayed well: trouble that comes now is new.
+            self._returned = False
         elif too_few:
             self._move(self.value_s * LOWER, now)
             self._home_s = min(self._home_s, self.value_s)
