@@ -10,6 +10,7 @@ from functools import partial
 from math import isfinite
 from typing import Any
 
+from ext_authz.admission import scoreboard
 from ext_authz.admission.endpoints import EndpointState
 from ext_authz.clock import Clock
 from ext_authz.config.compile import Loaded
@@ -118,6 +119,7 @@ class Lookout:
                     for e in pool.endpoints
                 },
                 "telemetry_lost": self._is_lost(pool, now),
+                "measures": scoreboard.page(self._gate.controller.pools.by_name[name], now),
             }
             for name, pool in self._gate.settings.admission.pools.items()
         }
@@ -159,6 +161,8 @@ class Lookout:
             "telemetry_dropped", lambda: [((k,), float(n)) for k, n in collector.dropped.items()]
         )
         metrics.read_with("telemetry_strangers", lambda: [((), float(collector.strangers))])
+        for name, score in scoreboard.READERS.items():
+            metrics.read_with(name, partial(self._scores, score))
 
     def _each(
         self, value: Callable[[EndpointState], float | None]
@@ -166,6 +170,9 @@ class Lookout:
         for pool, state in self._gate.controller.endpoint_states():
             if (number := value(state)) is not None:
                 yield (pool, state.spec.address), float(number)
+
+    def _scores(self, read: scoreboard.Reader) -> Iterator[tuple[Labels, float]]:
+        return read(self._gate.controller.pools.by_name, self._clock.now())
 
     def _age_s(self, state: EndpointState) -> float | None:
         if state.sample is None or not isfinite(state.sample.at_s):
