@@ -82,6 +82,10 @@ class Operation(StrEnum):
     COMPLETION = "completion"
     EMBEDDING = "embedding"
     INFER = "infer"
+    COMPARISON = "comparison"
+    TRANSCRIPTION = "transcription"
+    IMAGE = "image"
+    TOKENIZE = "tokenize"
     OPAQUE = "opaque"
 
 
@@ -96,6 +100,7 @@ class Unread(StrEnum):
     ENCODED = "encoded"
     GRPC = "grpc"
     BAD_TENSOR = "bad_tensor"
+    BAD_FORM = "bad_form"
     FAULT = "fault"
 
 
@@ -120,11 +125,12 @@ class HttpCall:
 class InferenceRequest:
     """What a call asks for, measured but not yet priced.
 
-    `text_bytes` is UTF-8 text to be tokenised, `token_ids` tokens given as numbers, `images`
-    pictures; `sequences` counts prompts x n (at least 1). `output_cap_tokens` is the largest
-    explicit cap for ONE sequence, or None. `partial` means the body was cut and what lies beyond
-    was scaled from its size; `size_unknown` that not even the size is known. `opaque` means the
-    shape was not understood (`unread` says why): price conservatively.
+    `text_bytes` is UTF-8 text to be tokenised, `token_ids` tokens known by their number (ids,
+    patches of tensors, sound), `images` pictures; `sequences` counts prompts x n (at least 1).
+    `output_cap_tokens` is the largest explicit cap for ONE sequence, or None. `partial` means the
+    body was cut and what lies beyond was scaled from its size; `size_unknown` that not even the
+    size is known. `opaque` means the shape was not understood (`unread` says why): price
+    conservatively.
     """
 
     api: Api

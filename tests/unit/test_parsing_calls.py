@@ -26,17 +26,31 @@ def said(*content: Any, **more: Any) -> dict[str, Any]:
     return {"model": "m1", "messages": [{"role": "user", "content": c} for c in content], **more}
 
 
-def test_a_grpc_call_costs_the_configured_price() -> None:
-    """A frame is not read, and how much of it arrived makes no difference."""
+@pytest.mark.parametrize("kind", ["application/grpc", "application/grpc+proto", "Application/gRPC"])
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [("/inference.GRPCInferenceService/ModelInfer", "resnet"), ("/vllm.grpc.VllmEngine/Go", None)],
+)
+@pytest.mark.parametrize("seen", [0, 3, 13])
+def test_a_grpc_call_costs_the_configured_price(
+    kind: str, path: str, model: str | None, seen: int
+) -> None:
+    """O-18: a frame is never read as JSON and has the price of a call where it holds no tensor,
+    whether it is an inference request, another service's or has not arrived."""
     frame = b"\x00\x00\x00\x00\x08\x0a\x06resnet"
-    path = "/inference.GRPCInferenceService/ModelInfer"
-    for content_type in ("application/grpc", "application/grpc+proto", "Application/gRPC"):
-        for body, size, partial in ((frame, len(frame), False), (b"", -1, True)):
-            headers = {"content-type": content_type, "te": "trailers"}
-            request = parse(HttpCall("POST", path, headers, body, size, partial))
-            assert (request.api, request.operation) == (Api.GRPC, Operation.OPAQUE)
-            assert (request.model, request.unread) == (None, Unread.GRPC)
-            assert estimate(request, RULES).tokens == RULES.opaque_tokens
+    headers = {"content-type": kind, "te": "trailers"}
+    request = parse(HttpCall("POST", path, headers, frame[:seen], seen or -1, partial=seen < 13))
+    assert (request.api, request.operation) == (Api.GRPC, Operation.OPAQUE)
+    assert (request.model, request.unread) == (model if seen == 13 else None, Unread.GRPC)
+    assert estimate(request, RULES).tokens == RULES.opaque_tokens
+
+
+def test_a_frame_whose_size_looks_like_a_bracket_is_no_json() -> None:
+    """O-18: 123 bytes announce themselves with the sign that opens a JSON object."""
+    frame = b"\x00\x00\x00\x00{" + b'"max_tokens":9000}'.ljust(123)
+    request = parse(call(frame, content_type="application/grpc"))
+    assert (request.unread, request.output_cap_tokens) == (Unread.GRPC, None)
+    assert estimate(request, RULES).tokens == RULES.opaque_tokens
 
 
 def test_json_that_claims_to_be_grpc_is_not_cheaper() -> None:

@@ -31,7 +31,7 @@ def said(*content: Any, **more: Any) -> dict[str, Any]:
 
 
 def test_a_cut_body_is_scaled_from_its_size() -> None:
-    """Model and cap before the cut are used and the missing text is priced by its size."""
+    """O-11: model and cap before the cut are used, and the missing text is priced by its size."""
     head = b'{"model":"m1","max_tokens":200,"messages":[{"role":"user","content":"'
     body = head + b"a" * (4096 - len(head))
     for claims, size in ((True, 250_000), (False, 250_000), (True, -1)):
@@ -46,7 +46,7 @@ def test_a_cut_body_is_scaled_from_its_size() -> None:
 
 
 def test_a_cut_body_of_unknown_size_costs_the_opaque_price_more() -> None:
-    """With neither size nor model before the cut there is a price and no model."""
+    """O-11: with neither size nor model before the cut there is a price and no model."""
     body = b'{"messages":[{"role":"user","content":"' + b"a" * 400
     request = parse(HttpCall("POST", CHAT, {}, body, -1, partial=True))
     assert (request.model, request.partial, request.size_unknown) == (None, True, True)
@@ -110,7 +110,7 @@ DATA_URL = "data:image/png;base64," + "A" * 1_500_000
     ],
 )
 def test_a_picture_costs_a_fixed_price(path: str, part: dict[str, Any]) -> None:
-    """Picture data is never text, also when the body is cut inside it."""
+    """O-12: picture data is never text, also when the body is cut inside it."""
     field = "input" if path.endswith("responses") else "messages"
     content = [{"type": "text", "text": "what is it?"}, part]
     request = measure({"model": "m", field: [{"role": "user", "content": content}]}, path)
@@ -119,7 +119,7 @@ def test_a_picture_costs_a_fixed_price(path: str, part: dict[str, Any]) -> None:
 
 
 def test_text_that_looks_like_a_picture_is_text() -> None:
-    """A prompt cannot be hidden in a text part written as a data URL."""
+    """O-12: a prompt cannot be hidden in a text part written as a data URL."""
     request = measure(said([{"type": "text", "text": DATA_URL}]))
     assert request.images == 0
     assert request.text_bytes >= len(DATA_URL)

@@ -82,9 +82,20 @@ def test_every_path_has_one_spelling(raw: str, path: str, ambiguous: bool) -> No
         ("/v1/chat%252Fcompletions", Operation.OPAQUE, Api.OPENAI, "m0"),
         ("/v1/chat/completions;x=1", Operation.OPAQUE, Api.OPENAI, "m0"),
         ("/v1/chat/completions%3Fx", Operation.OPAQUE, Api.OPENAI, "m0"),
-        ("/v1/messages/count_tokens", Operation.OPAQUE, Api.ANTHROPIC, "m0"),
-        ("/v2/models/m/generate", Operation.OPAQUE, Api.KSERVE, "m0"),
-        ("/generate", Operation.OPAQUE, Api.OTHER, "m0"),
+        ("/v1/messages/count_tokens", Operation.TOKENIZE, Api.ANTHROPIC, "m0"),
+        ("/v1/complete", Operation.COMPLETION, Api.ANTHROPIC, "m0"),
+        ("/v1/tokenize", Operation.TOKENIZE, Api.OTHER, "m0"),
+        ("/detokenize", Operation.TOKENIZE, Api.OTHER, "m0"),
+        ("/v2/models/m/generate", Operation.COMPLETION, Api.KSERVE, "m"),
+        ("/v2/models/m/versions/2/generate_stream", Operation.COMPLETION, Api.KSERVE, "m"),
+        ("/generate", Operation.COMPLETION, Api.OTHER, "m0"),
+        ("/generate_stream/", Operation.COMPLETION, Api.OTHER, "m0"),
+        ("/inference/v1/generate", Operation.COMPLETION, Api.OTHER, "m0"),
+        ("/pooling", Operation.EMBEDDING, Api.OTHER, "m0"),
+        ("/v2/rerank", Operation.COMPARISON, Api.OPENAI, "m0"),
+        ("/score", Operation.COMPARISON, Api.OPENAI, "m0"),
+        ("/generated", Operation.OPAQUE, Api.OTHER, "m0"),
+        ("/v1/messages/batches", Operation.OPAQUE, Api.ANTHROPIC, "m0"),
     ],
 )
 def test_the_registry_recognises_paths_in_any_spelling(
@@ -98,7 +109,7 @@ def test_the_registry_recognises_paths_in_any_spelling(
 
 def test_an_opaque_path_says_why() -> None:
     """What is merely unknown and what servers disagree about are told apart."""
-    assert at("/generate").unread is Unread.UNKNOWN_PATH
+    assert at("/elsewhere").unread is Unread.UNKNOWN_PATH
     assert at("/v1/x/../chat/completions").unread is Unread.AMBIGUOUS_PATH
 
 

@@ -36,7 +36,7 @@ def send(inputs: Any, raw: bytes = b"", length: str | None = "right") -> Inferen
 
 
 def test_a_binary_tensor_is_priced_by_its_shape() -> None:
-    """Only the JSON before the raw bytes is read, and the model comes from the path."""
+    """O-13: only the JSON before the raw bytes is read, and the model comes from the path."""
     request = send([binary("FP32", [8, 3], 96)], RAW)
     assert (request.api, request.operation) == (Api.KSERVE, Operation.INFER)
     assert (request.model, request.opaque, request.partial) == ("resnet", False, False)
@@ -55,7 +55,7 @@ def test_raw_bytes_beyond_the_buffer_are_no_cut() -> None:
 
 @pytest.mark.parametrize("length", [None, "99999", "-5", "12abc", "", "0", "7", "1" * 30, "\u0663"])
 def test_a_wrong_header_length_gets_the_fallback_price(length: str | None) -> None:
-    """Every bad length is opaque with a reason, and the model is still known."""
+    """O-13: every bad length is opaque with a reason, and the model is still known."""
     request = send([binary("FP32", [8, 3], 96)], RAW, length)
     assert (request.opaque, request.model) == (True, "resnet")
     assert request.unread in {Unread.BAD_TENSOR, Unread.NOT_JSON, Unread.ODD_JSON}
@@ -87,7 +87,7 @@ def test_a_wrong_header_length_gets_the_fallback_price(length: str | None) -> No
     ],
 )
 def test_a_tensor_that_contradicts_itself_gets_the_fallback_price(inputs: Any) -> None:
-    """Shape, size and data must agree; nothing is multiplied out or allocated."""
+    """O-13: shape, size and data must agree; nothing is multiplied out or allocated."""
     request = send(inputs, RAW)
     assert (request.unread, request.model) == (Unread.BAD_TENSOR, "resnet")
     assert RULES.opaque_tokens <= estimate(request, RULES).tokens <= 2 * RULES.opaque_tokens

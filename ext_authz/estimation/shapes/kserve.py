@@ -17,6 +17,7 @@ from ext_authz.estimation.shapes.tally import (
     MAX_CHOICES,
     MAX_COUNT,
     Tally,
+    add_parameters,
     utf8_bytes,
     whole_number,
 )
@@ -41,6 +42,9 @@ ELEMENT_BYTES = {
 }
 TOKEN_ID_TYPES = frozenset({"INT32", "INT64", "UINT32", "UINT64"})
 CAP_TENSORS = frozenset({"max_tokens", "max_new_tokens", "request_output_len"})
+# Texts that are objects with caps in them.
+PARAMETER_TENSORS = frozenset({"sampling_parameters"})
+MAX_PARAMETERS = 256
 # The longest a double is usually written in JSON, its comma included.
 LONGEST_NUMBER_BYTES = 24
 MAX_DIMENSIONS = 32
@@ -56,6 +60,7 @@ def infer(document: Document, tally: Tally) -> bool:
     inputs = document.root.get("inputs")
     if not isinstance(inputs, list) or not inputs:
         return False
+    add_parameters(document.root.get("parameters"), tally)
     raw_bytes = 0
     generates = False
     for tensor in inputs:
@@ -65,7 +70,7 @@ def infer(document: Document, tally: Tally) -> bool:
         if raw is None:
             return False
         raw_bytes += raw
-        generates = generates or tensor.get("datatype") == "BYTES" or _name(tensor) in CAP_TENSORS
+        generates = generates or tensor.get("datatype") == "BYTES" or name_of(tensor) in CAP_TENSORS
     if tally.cap_tokens is None and not generates and not document.cut:
         tally.cap_tokens = 0
     return document.raw_bytes is None or raw_bytes <= document.raw_bytes
@@ -74,7 +79,7 @@ def infer(document: Document, tally: Tally) -> bool:
 def _add_tensor(tensor: Mapping[str, Any], document: Document, tally: Tally) -> int | None:
     """Count one tensor; the raw bytes it claims after the JSON, or None when it is nonsense."""
     kind = tensor.get("datatype")
-    elements = _elements(tensor.get("shape"))
+    elements = elements_of(tensor.get("shape"))
     if not isinstance(kind, str) or kind not in ELEMENT_BYTES or elements is None:
         return None
     smallest = elements * ELEMENT_BYTES[kind]
@@ -87,12 +92,12 @@ def _add_tensor(tensor: Mapping[str, Any], document: Document, tally: Tally) -> 
         size = _size(parameters.get("shared_memory_byte_size"))
         if size is None or size < smallest:
             return None
-        _add_elements(tensor, elements, size, tally)
+        add_elements(tensor, elements, size, tally)
         return 0
     size = _size(parameters.get("binary_data_size"))
     if size is None or size < smallest or (size > smallest and kind != "BYTES"):
         return None
-    _add_elements(tensor, elements, size, tally)
+    add_elements(tensor, elements, size, tally)
     return size
 
 
@@ -103,13 +108,16 @@ def _add_json(tensor: Mapping[str, Any], elements: int, document: Document, tall
         return False
     if document.cut and tensor.get("datatype") != "BYTES":
         tally.announced_bytes += (elements - count) * LONGEST_NUMBER_BYTES
-    _add_elements(tensor, elements, text_bytes + 4 * elements, tally)
-    if _name(tensor) in CAP_TENSORS and (largest := _largest(tensor["data"])):
+    add_elements(tensor, elements, text_bytes + 4 * elements, tally)
+    if name_of(tensor) in CAP_TENSORS and (largest := _largest(tensor["data"])):
         tally.cap_tokens = max(largest, tally.cap_tokens or 0)
+    if name_of(tensor) in PARAMETER_TENSORS:
+        for text in _leaves(tensor["data"], MAX_PARAMETERS):
+            add_parameters(text, tally)
     return True
 
 
-def _add_elements(tensor: Mapping[str, Any], elements: int, size: int, tally: Tally) -> None:
+def add_elements(tensor: Mapping[str, Any], elements: int, size: int, tally: Tally) -> None:
     """Count `elements` in the unit of their datatype; `size` is their binary size in bytes."""
     kind = tensor["datatype"]
     if kind == "BYTES":
@@ -122,7 +130,8 @@ def _add_elements(tensor: Mapping[str, Any], elements: int, size: int, tally: Ta
         tally.token_ids += -(-elements // PATCH_ELEMENTS)
 
 
-def _name(tensor: Mapping[str, Any]) -> str:
+def name_of(tensor: Mapping[str, Any]) -> str:
+    """The name of a tensor in lower case, empty if it has none."""
     name = tensor.get("name")
     return name.lower() if isinstance(name, str) else ""
 
@@ -134,7 +143,7 @@ def _size(value: object) -> int | None:
     return None
 
 
-def _elements(shape: object) -> int | None:
+def elements_of(shape: object) -> int | None:
     """How many elements a shape holds, or None if it is no shape or beyond `MAX_COUNT`."""
     if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
         return None
@@ -174,12 +183,17 @@ def _flatten(data: object) -> tuple[int, int]:
 
 def _largest(data: object) -> int:
     """The largest number in nested lists, 0 if there is none."""
-    largest = 0
+    return max((whole_number(item, MAX_CAP_TOKENS) or 0 for item in _leaves(data)), default=0)
+
+
+def _leaves(data: object, most: int = MAX_COUNT) -> list[object]:
+    """What nested lists hold, the first `most` of it."""
+    found: list[object] = []
     stack: list[object] = [data]
-    while stack:
+    while stack and len(found) < most:
         item = stack.pop()
         if isinstance(item, list):
-            stack.extend(item)
+            stack.extend(reversed(item))
         else:
-            largest = max(largest, whole_number(item, MAX_CAP_TOKENS) or 0)
-    return largest
+            found.append(item)
+    return found
