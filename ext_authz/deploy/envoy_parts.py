@@ -195,7 +195,11 @@ request_headers_to_add: [{header: {key: endpoint-load-metrics-format, value: tex
 """  # noqa: E501
 
 DEFAULT_ROUTES = """\
-# gRPC: the check must not wait for the end of a stream, and its body is not read anyway.
+# A gRPC call of one message: the check waits for it, as for any body, and prices its tensors.
+- name: unary_inference
+  match: {path: /inference.GRPCInferenceService/ModelInfer, grpc: {}}
+  route: {cluster: $cluster, timeout: 0s, idle_timeout: 300s}
+# Any other gRPC: the check must not wait for the end of a stream, so none of it is read.
 - name: default_grpc
   match: {prefix: /, grpc: {}}
   route: {cluster: $cluster, timeout: 0s, idle_timeout: 300s}
