@@ -60,6 +60,9 @@ def explain(entry: Entry) -> str:
         lines.append(f"shadow mode: enforced, it would have been {decision.would_be}")
     if decision.endpoint:
         lines.append(f"sent to {decision.pool} at {decision.endpoint}")
+    if decision.pipeline:
+        stage = "" if decision.stage is None else f": its stage on {decision.stage} objected"
+        lines.append(f"pipeline {decision.pipeline}{stage}")
     if decision.estimate:
         cost = decision.estimate
         lines.append(f"cost: {cost.prompt_tokens} prompt + {cost.output_tokens} output tokens")

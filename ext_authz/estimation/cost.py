@@ -79,6 +79,13 @@ class CostBook:
         outputs.began()
         self._add_prompt(prompts, request, estimate, model)
 
+    def passed(self, endpoint: str, estimate: WorkEstimate) -> None:
+        """A stage of a pipeline was charged to `endpoint`, which will count tokens that no size
+        tells of."""
+        prompts, outputs = self._meter(endpoint)
+        prompts.other(float(estimate.prompt_tokens), False)
+        outputs.other(float(estimate.output_tokens), False)
+
     def answered(
         self,
         endpoint: str,

@@ -7,12 +7,14 @@ configuration and one set of telemetry from start to end.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from ipaddress import ip_address
 from random import Random
 
 from ext_authz.admission.controller import Controller
 from ext_authz.admission.intake import Intake
-from ext_authz.admission.ledger import Reservation
+from ext_authz.admission.ledger import Charge, Reservation
+from ext_authz.admission.view import Ask
 from ext_authz.estimation.calls import is_preflight
 from ext_authz.estimation.cost import CostBook
 from ext_authz.estimation.lag import ReportLag
@@ -112,8 +114,7 @@ class Gate:
         decision = self.controller.arrive(ask, now)
         if decision.reservation_id is not None:
             self._requests.book(request_id, decision.reservation_id)
-            where = decision.endpoint or ""
-            self.costs.sent(where, ask.request, ask.estimate, ask.priced_as)
+            self._sent(ask, decision)
         return decision, request.api
 
     @property
@@ -129,7 +130,7 @@ class Gate:
         self.lessons.offer(ended)
         charged, outcome = ended
         address = charged.endpoint.spec.address
-        if (ask := charged.ask) is not None:
+        if (ask := charged.ask) is not None and not ask.stages:
             self.costs.answered(address, ask.request, ask.estimate, ask.priced_as, outcome)
         if entry.upstream and entry.upstream != address:
             if _elsewhere(entry.upstream, address):
@@ -156,6 +157,9 @@ class Gate:
         stay, ask = charged.stay, charged.ask
         if stay is None or ask is None:
             return
+        if ask.stages and outcome.usage is not None:
+            # The prompt that was counted is the last stage's, not the one that was sent.
+            outcome = replace(outcome, usage=replace(outcome.usage, prompt_tokens=None))
         tokens = self.costs.ended(ask.request, ask.tenant.name, ask.priced_as, outcome, now)
         work = stay.work
         if tokens is not None:
@@ -169,6 +173,17 @@ class Gate:
     def recall(self, saved: object) -> tuple[str, ...]:
         """Take up what `learned` gave as far as it fits; what was left and why."""
         return recall(saved, self.controller.pools.by_name, self.costs)
+
+    def _sent(self, ask: Ask, decision: Decision) -> None:
+        if not ask.stages:
+            where = decision.endpoint or ""
+            self.costs.sent(where, ask.request, ask.estimate, ask.priced_as)
+            return
+        charged = self.controller.ledger.find(decision.reservation_id or "")
+        if charged is not None:
+            held: list[Reservation | Charge] = [charged, *charged.later]
+            for one, stage in zip(held, ask.stages, strict=True):
+                self.costs.passed(one.endpoint.spec.address, stage.estimate)
 
     def observe(self, sample: EndpointSample) -> None:
         """Newer telemetry of one endpoint."""

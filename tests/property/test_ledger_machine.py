@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ext_authz.admission.controller import Controller
+from ext_authz.admission.ledger import Charge, Reservation
+from ext_authz.admission.pipelines import with_stages
 from ext_authz.model import Outcome, Verdict
-from ext_authz.settings import AdmissionSettings, FallbackAction, PriorityClass, TenantLimits
+from ext_authz.settings import (
+    AdmissionSettings,
+    FallbackAction,
+    Pipeline,
+    PriorityClass,
+    Stage,
+    TenantLimits,
+)
 from tests.support.world import Asks, pool, request_type, sample, settings, tenant
 
 LIMITS = TenantLimits(
@@ -24,6 +33,7 @@ LIMITS = TenantLimits(
     max_concurrent=4,
 )
 NAMES = ("free", "limited", "urgent", "late")
+TRIP = Pipeline("trip", frozenset({"m"}), (), (Stage("p", 1.0, 0), Stage("q", 2.0, 5), Stage("p")))
 ADDRESSES = ("p-0:80", "p-1:80", "q-0:80")
 
 
@@ -47,7 +57,13 @@ def variant(number: int) -> AdmissionSettings:
         reserve_ratio=0.1 * number,
         lease_s=5.0 + number,
         fallback=list(FallbackAction)[number],
+        pipelines=(TRIP,),
     )
+
+
+def charges(reservations: tuple[Reservation, ...]) -> list[Reservation | Charge]:
+    """All that is held: of a pipeline, each stage."""
+    return [one for r in reservations for one in (r, *r.later)]
 
 
 class Books(RuleBasedStateMachine):
@@ -84,11 +100,14 @@ class Books(RuleBasedStateMachine):
             "own": {e.spec.address: (e.own, e.own_tokens) for _, e in controller.endpoint_states()},
         }
 
-    @rule(name=st.sampled_from(NAMES), tokens=st.integers(1, 4000))
-    def arrive(self, name: str, tokens: int) -> None:
+    @rule(name=st.sampled_from(NAMES), tokens=st.integers(1, 4000), piped=st.booleans())
+    def arrive(self, name: str, tokens: int, piped: bool) -> None:
         self.controller.tick(self.now)
         before = self.books()
-        decision = self.controller.arrive(self.asks(name, tokens), self.now)
+        ask = self.asks(name, tokens)
+        if piped:
+            ask = with_stages(ask, TRIP, self.asks.config.pools)
+        decision = self.controller.arrive(ask, self.now)
         after = self.books()
         if decision.verdict is Verdict.REJECT:
             assert after == before
@@ -97,21 +116,21 @@ class Books(RuleBasedStateMachine):
         assert decision.reservation_id is not None
         self.open.append(decision.reservation_id)
         assert after["ledger"] == [*before["ledger"], decision.reservation_id]
-        charged = {a for a in after["own"] if after["own"][a] != before["own"][a]}
-        assert charged == {decision.endpoint}
+        more = {a: after["own"][a][0] - before["own"][a][0] for a in after["own"]}
+        booked = self.controller.ledger.entries()[-1]
+        held = Counter(one.endpoint.spec.address for one in charges((booked,)))
+        assert {a: n for a, n in more.items() if n} == held
+        assert booked.endpoint.spec.address == decision.endpoint
+        assert held.total() == (3 if piped else 1)
         levels, old = after["buckets"][name], before["buckets"][name]
         if name == "limited" and self.enforce:
             assert levels[0] == old[0] - 1.0
             assert levels[1] == max(
                 0.0, old[1] - min(tokens, self.asks.config.tenants[name].limits.token_burst)
             )
-        (slots,) = [
-            e.spec.max_concurrency
-            for _, e in self.controller.endpoint_states()
-            if e.spec.address == decision.endpoint
-        ]
         if self.enforce:
-            assert after["own"][decision.endpoint][0] <= slots
+            for one in charges((booked,)):
+                assert one.endpoint.own <= one.endpoint.spec.max_concurrency
 
     @precondition(lambda self: self.open)
     @rule(data=st.data(), how=st.sampled_from(["settle", "cancel", "renew", "settle twice"]))
@@ -170,15 +189,17 @@ class Books(RuleBasedStateMachine):
         assert self.controller.ledger.by_tenant == Counter(r.tenant for r in entries)
         assert self.controller.ledger.by_type == Counter(r.type for r in entries)
         for _, endpoint in self.controller.endpoint_states():
-            own = [r for r in entries if r.endpoint is endpoint]
+            own = [r for r in charges(entries) if r.endpoint is endpoint]
             assert endpoint.own == len(own)
             assert endpoint.own_tokens == sum(r.tokens for r in own)
             assert endpoint.load >= endpoint.own
         for state in self.controller.pools.by_name.values():
-            own = [r for r in entries if r.shares is state.shares]
+            own = [r for r in charges(entries) if r.shares is state.shares]
             assert state.shares.used == len(own)
             held = Counter(r.flow.key for r in own)
             assert {f.key: f.used for f in state.shares.flows() if f.used} == held
+        chain = self.controller.pools.chains["trip"]
+        assert chain.open == sum(r.whole is not None for r in entries)
 
 
 class ShadowBooks(Books):

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from ext_authz.estimation.shapes.document import MAX_PARSE_BYTES
+from ext_authz.journal import Entry, explain
 from ext_authz.model import Api, Decision, HttpCall, Reason, Verdict
 from ext_authz.serving.entries import AccessLogEntry
-from ext_authz.settings import EdgeSettings, Tenant
+from ext_authz.settings import EdgeSettings, Pipeline, Stage, Tenant
 from ext_authz.snapshot import EndpointSample
 from tests.support.service import KEY, Service
+from tests.support.world import pool
 
 CHAT = "/v1/chat/completions"
 BEARER = {"authorization": f"Bearer {KEY}"}
@@ -157,3 +159,27 @@ def test_who_served_is_compared_with_who_was_charged(
     assert service.in_flight == 0
     assert service.metrics.value("access_log_entries", "settled") == 1
     assert service.metrics.value("endpoint_mismatches", pool.name) == elsewhere
+
+
+def test_a_pipeline_is_one_decision() -> None:
+    """Envoy routes to the first stage, every stage is charged, and one log entry ends them all."""
+    service = Service()
+    (entry,) = service.gate.settings.admission.pools.values()
+    pools = {"p": entry, "q": pool("q", slots=1)}
+    rag = Pipeline("rag", frozenset({"m"}), (CHAT,), (Stage("p", 1.0, 0), Stage("q")))
+    change(service, {}, pools=pools, pipelines=(rag,))
+    service.gate.observe(EndpointSample("q-0:80", service.clock.now(), running=0, waiting=0))
+    admitted = decide(service, post(BEARER))
+    assert (admitted.pool, admitted.pipeline) == ("p", "rag")
+    own = [e.own for _, e in service.gate.controller.endpoint_states()]
+    assert own == [1, 1]
+    refused = decide(service, post(BEARER))
+    assert (refused.reason, refused.stage) == (Reason.AT_CAPACITY, "q")
+    told = explain(Entry(0.0, "x", refused))
+    assert "pipeline rag: its stage on q objected" in told
+    log = AccessLogEntry(
+        admitted.reservation_id or "", 200, True, False, 0.1, "p-0:80", False, False, 10
+    )
+    service.gate.ended(log, service.clock.now())
+    assert [e.own for _, e in service.gate.controller.endpoint_states()] == [0, 0]
+    assert service.metrics.value("endpoint_mismatches", "p") == 0
