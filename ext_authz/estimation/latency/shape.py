@@ -12,8 +12,11 @@ so only its proportions matter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import combinations_with_replacement
 from math import log2
+from operator import add, itemgetter, mul
 
 from ext_authz.estimation.latency.features import Vector
 
@@ -27,7 +30,7 @@ PRIOR_WEIGHT = 2.0
 # A fit costs as much as some three lessons; at first each one counts.
 FIT_EVERY = 4
 EAGER = 40
-SWEEPS = 4
+SWEEPS = 2
 # Times below are noise of the machine, not of the engine.
 LEAST_S = 1e-4
 # What is restored lies between 0 and these, far beyond what can be learned: a thousand million
@@ -46,13 +49,16 @@ class _Evidence:
         self.products = [0.0] * (size * (size + 1) // 2)
         self.sums = [0.0] * size
 
-    def add(self, row: Vector, products: list[float]) -> None:
+    def add(self, row: list[float], products: list[float]) -> None:
         keep = 1.0
         if self.count + 1.0 > REMEMBERED:
             keep = (REMEMBERED - 1.0) / self.count
+            self.products = [keep * old for old in self.products]
+            self.sums = [keep * old for old in self.sums]
         self.count = self.count * keep + 1.0
-        self.products = [keep * old + new for old, new in zip(self.products, products, strict=True)]
-        self.sums = [keep * old + new for old, new in zip(self.sums, row, strict=True)]
+        # `map` and operators run in C: most of what a lesson costs is sums over short lists.
+        self.products = list(map(add, self.products, products))
+        self.sums = list(map(add, self.sums, row))
 
 
 class Shape:
@@ -70,16 +76,14 @@ class Shape:
 
     def ask(self, features: Vector) -> float:
         """Seconds, above 0."""
-        total = 0.0
-        for weight, feature in zip(self.weights, features, strict=True):
-            total += weight * feature
+        total = sum(map(mul, self.weights, features))
         return total if total > LEAST_S else LEAST_S
 
     def learn(self, features: Vector, seconds: float, in_flight: float) -> None:
         """One request of these `features` took `seconds` (finite, above 0) at a load of
         `in_flight`."""
         scale = 1.0 / (seconds if seconds > LEAST_S else LEAST_S)
-        row = tuple(scale * feature for feature in features)
+        row = [scale * feature for feature in features]
         products = [a * b for i, a in enumerate(row) for b in row[i:]]
         self._bucket(in_flight).add(row, products)
         self.lessons += 1
@@ -123,25 +127,24 @@ class Shape:
         return evidence
 
     def _fit(self) -> None:
-        size = self._size
         evidence = list(self._buckets.values())
         products = [sum(column) for column in zip(*(e.products for e in evidence), strict=True)]
         sums = [sum(column) for column in zip(*(e.sums for e in evidence), strict=True)]
         count = sum(e.count for e in evidence)
-        matrix = _square(products, size)
+        matrix = _square(products, self._size)
         prior = self._scaled_prior(matrix, sums)
-        for i in range(size):
+        for i, row in enumerate(matrix):
             # In units of the feature's own typical contribution.
-            strength = PRIOR_WEIGHT * matrix[i][i] / count + 1e-12
-            matrix[i][i] += strength
+            strength = PRIOR_WEIGHT * row[i] / count + 1e-12
+            row[i] += strength
             sums[i] += strength * prior[i]
         _descend(matrix, sums, self.weights)
 
     def _scaled_prior(self, matrix: list[list[float]], sums: list[float]) -> list[float]:
         """The prior, multiplied by the one factor that fits all evidence best."""
         prior = self._prior_s
-        fit = sum(p * s for p, s in zip(prior, sums, strict=True))
-        norm = sum(p * q * matrix[i][j] for i, p in enumerate(prior) for j, q in enumerate(prior))
+        fit = sum(map(mul, prior, sums))
+        norm = sum(p * sum(map(mul, prior, row)) for p, row in zip(prior, matrix, strict=True))
         factor = fit / norm if norm > 0.0 else 1.0
         return [factor * p for p in prior]
 
@@ -168,12 +171,17 @@ def _check_sums(evidence: _Evidence, size: int) -> None:
 
 
 def _square(triangle: list[float], size: int) -> list[list[float]]:
-    matrix = [[0.0] * size for _ in range(size)]
-    place = iter(triangle)
-    for i in range(size):
-        for j in range(i, size):
-            matrix[i][j] = matrix[j][i] = next(place)
-    return matrix
+    """The symmetric matrix with this upper triangle."""
+    return [list(row(triangle)) for row in _rows(size)]
+
+
+@cache
+def _rows(size: int) -> tuple[Callable[[list[float]], tuple[float, ...]], ...]:
+    """What takes each row of a symmetric matrix out of its upper triangle."""
+    pairs = list(combinations_with_replacement(range(size), 2))
+    return tuple(
+        itemgetter(*(pairs.index((min(i, j), max(i, j))) for j in range(size))) for i in range(size)
+    )
 
 
 def _descend(matrix: list[list[float]], sums: list[float], weights: list[float]) -> None:
@@ -186,7 +194,5 @@ def _descend(matrix: list[list[float]], sums: list[float], weights: list[float])
             own = row[i]
             if own <= 0.0:
                 continue
-            rest = (
-                sums[i] - sum(a * w for a, w in zip(row, weights, strict=True)) + own * weights[i]
-            )
+            rest = sums[i] - sum(map(mul, row, weights)) + own * weights[i]
             weights[i] = rest / own if rest > 0.0 else 0.0
