@@ -81,6 +81,8 @@ TABLE: tuple[Row, ...] = (
     Row("promises", "counter", ("pool", "tenant", "result"),
         "Requests that were let in and are over, by their latency promise: kept, broken, failed "
         "by the server, unpromised"),
+    Row("device_seconds", "counter", ("pool", "tenant"),
+        "Time of devices that requests took, shared evenly between those on them"),
     Row("refusals_judged", "counter", ("pool", "result"),
         "Refusals for want of capacity: premature if the pool stayed below its limit for the "
         "predicted life of the request and its tenant was within its share, needed if not; "

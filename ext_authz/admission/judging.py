@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from ext_authz.admission.ledger import Reservation
 from ext_authz.admission.measures import QUANTILES, Count
 from ext_authz.admission.view import Ask, PoolState
+from ext_authz.estimation.kv import gpu_seconds
 from ext_authz.model import Decision, Evidence, Outcome, Reason, Verdict
 
 # Refusals for want of capacity; others are for what the request or its tenant is.
@@ -67,6 +68,7 @@ def judge(pool: PoolState | None, reservation: Reservation, outcome: Outcome, no
     slo_s, measures, tenant = stay.slo_s, pool.measures, reservation.tenant
     given_up = outcome.client_left or outcome.timed_out
     late = slo_s is not None and outcome.duration_s > slo_s
+    measures.worked(tenant, gpu_seconds(max(0.0, outcome.duration_s), stay.lived.in_flight))
     if outcome.completed:
         _compare(pool, reservation, outcome)
     left_in_time = given_up and not late

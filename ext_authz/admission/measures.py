@@ -90,6 +90,8 @@ class Measures:
         self.counts = [0] * KINDS
         # What a tenant's own promises came to, by its name. Names are configured ones.
         self.by_tenant: dict[str, list[int]] = {}
+        # Device time by tenant, shared evenly with what ran beside.
+        self.device_s: dict[str, float] = {}
         self.refusals = Refusals(self)
         self._began_s = inf
         self._slices: deque[tuple[int, list[int]]] = deque(maxlen=SLICES + 1)
@@ -108,6 +110,10 @@ class Measures:
             slices.append((number, [0] * KINDS))
         slices[-1][1][what] += times
 
+    def worked(self, tenant: str, device_s: float) -> None:
+        """A request of `tenant` took so many seconds of devices."""
+        self.device_s[tenant] = self.device_s.get(tenant, 0.0) + device_s
+
     def ended(self, what: Count, tenant: str, now: float) -> None:
         """A request of `tenant` is over."""
         self.count(what, now)
@@ -119,6 +125,7 @@ class Measures:
     def keep_tenants(self, tenants: Container[str]) -> None:
         """Forget all tenants but these."""
         self.by_tenant = {n: counts for n, counts in self.by_tenant.items() if n in tenants}
+        self.device_s = {n: seconds for n, seconds in self.device_s.items() if n in tenants}
 
     def standing(self, now: float, window_s: float) -> Standing:
         """How the pool has done over the last `window_s`, at most ten minutes, and the slice

@@ -37,6 +37,13 @@ def promises(pools: Pools, _: float) -> Reading:
                 yield (name, tenant, what.label), counts[what]
 
 
+def device_seconds(pools: Pools, _: float) -> Reading:
+    """Device time by tenant."""
+    for name, pool in pools.items():
+        for tenant, seconds in pool.measures.device_s.items():
+            yield (name, tenant), seconds
+
+
 def refusals_judged(pools: Pools, _: float) -> Reading:
     """Refusals by whether they were needed."""
     for name, pool in pools.items():
@@ -113,6 +120,7 @@ def _accuracies(pools: Pools) -> Iterator[tuple[str, Accuracy]]:
 READERS: dict[str, Reader] = {
     "pool_requests": asked,
     "promises": promises,
+    "device_seconds": device_seconds,
     "refusals_judged": refusals_judged,
     "refusals_tried": refusals_tried,
     "margin_seconds": margin_s,

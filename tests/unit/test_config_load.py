@@ -280,12 +280,6 @@ def test_lines_stay_true_beside_what_was_rejected(tmp_path: Path) -> None:
     ]
 
 
-def test_a_default_by_tokens_promises_no_end(tmp_path: Path) -> None:
-    """Who promises first tokens only has streams, which end when they end."""
-    slo = written(tmp_path, "admission_control: {slo: {default: {ttft_ms: 800}}}\n")
-    assert slo.settings.admission.default_slo == Slo(None, 0.8, None)
-
-
 def test_warnings_of_what_is_not_acted_on(tmp_path: Path) -> None:
     """A promise within the margin, an unused URL and a hold limit are warned about."""
     text = (

@@ -24,6 +24,8 @@ def busy() -> PoolState:
     for number in range(102):
         what = Count.KEPT if number < 97 else Count.BROKEN if number < 100 else Count.FAILED
         measures.ended(what, "acme" if number % 2 else "beta", NOW - 60.0 + number / 2)
+    measures.worked("acme", 2.5)
+    measures.worked("acme", 1.0)
     measures.count(Count.OFFERED, NOW, 110)
     measures.count(Count.ADMITTED, NOW, 102)
     measures.count(Count.REFUSED, NOW, 8)
@@ -65,6 +67,7 @@ def test_what_a_scrape_shows() -> None:
         'ext_authz_pool_requests_total{pool="p",result="refused"}': 8.0,
         'ext_authz_promises_total{pool="p",result="kept",tenant="acme"}': 48.0,
         'ext_authz_promises_total{pool="p",result="failed",tenant="beta"}': 1.0,
+        'ext_authz_device_seconds_total{pool="p",tenant="acme"}': 3.5,
         'ext_authz_refusals_judged_total{pool="p",result="premature"}': 2.0,
         'ext_authz_refusals_judged_total{pool="p",result="needed"}': 3.0,
         'ext_authz_refusals_tried_total{pool="p",result="kept"}': 1.0,
