@@ -50,7 +50,7 @@ MAX_MEASURE = 1 << 44
 COMPRESSED_EXPANSION = 8
 # With an id in every so many bytes, what is beyond a cut is taken to be ids and not text: there
 # would be fewer tokens in as much text.
-DENSE_ID_BYTES = 3
+DENSE_ID_BYTES = 4
 
 # As documents and as forms say it.
 _YES = (True, "true")
@@ -131,7 +131,7 @@ def _framed(call: HttpCall, target: Target, body: Body) -> InferenceRequest:
     root: Mapping[str, object] = {"model": frames.model, "stream": streams} if ours else {}
     # How much of a frame arrived makes no difference: it says how large it is.
     unknown = body.size_unknown and streams and frames.open
-    whole = replace(body, whole_bytes=frames.whole_bytes, size_unknown=unknown)
+    whole = Body(body.window, frames.whole_bytes, frames.cut or unknown, unknown)
     tally = frames.tally
     if ours and frames.understood:
         return _bounded(target, Operation.INFER, whole, tally, root)

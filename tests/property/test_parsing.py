@@ -26,17 +26,43 @@ PLAIN_PATHS = (
     "/v1/messages",
     "/openai/deployments/m1/chat/completions",
     "/v2/models/m1/infer",
+    "/v2/models/m1/generate",
+    "/generate",
+    "/pooling",
+    "/v1/rerank",
+    "/v1/score",
+    "/v1/images/generations",
+    "/v1/complete",
 )
 
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20), st.just("9" * 10)
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.just("9" * 10),
+    st.sampled_from(["image", "input_audio", "document", "base64", "application/pdf"]),
 )
 values = st.recursive(
     scalars,
     lambda inner: st.one_of(
         st.lists(inner, max_size=4),
         st.dictionaries(
-            st.sampled_from(["type", "text", "content", "role", "image_url", "source", "url", "k"]),
+            st.sampled_from(
+                [
+                    "type",
+                    "text",
+                    "content",
+                    "role",
+                    "image_url",
+                    "source",
+                    "url",
+                    "data",
+                    "file",
+                    "k",
+                ]
+            ),
             inner,
             max_size=4,
         ),
@@ -89,7 +115,19 @@ documents = st.fixed_dictionaries(
         "prompt": prompts,
         "suffix": values,
         "tools": values,
-        "inputs": st.lists(tensors, max_size=3),
+        "inputs": st.one_of(st.lists(tensors, max_size=3), prompts),
+        "text": prompts,
+        "text_input": values,
+        "input_ids": prompts,
+        "image_data": values,
+        "query": prompts,
+        "documents": prompts,
+        "text_2": prompts,
+        "sampling_params": st.one_of(
+            scalars,
+            st.dictionaries(st.sampled_from(["max_new_tokens", "n"]), counts),
+            st.lists(st.dictionaries(st.sampled_from(["max_new_tokens", "n"]), counts), max_size=3),
+        ),
         "n": counts,
         "best_of": counts,
         "max_tokens": counts,
@@ -122,7 +160,7 @@ headers = st.dictionaries(
     st.one_of(
         st.text(max_size=12),
         st.integers(-5, 10**20).map(str),
-        st.sampled_from(["application/grpc", "gzip", "identity", "application/json"]),
+        st.sampled_from(["application/grpc", "gzip", "deflate", "identity", "application/json"]),
     ),
 )
 

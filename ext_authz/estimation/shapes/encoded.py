@@ -55,6 +55,8 @@ def inflate(body: Body, names: list[str]) -> Body | None:
                 break
     except zlib.error:
         return None if looks_like_json(body.window) else _inflate_damaged(body, wrapping)
+    if not window:
+        return None
     read_bytes = len(body.window) - len(machine.unconsumed_tail) - len(machine.unused_data)
     if machine.eof and read_bytes == body.whole_bytes:
         return Body(window, size, size > len(window), size_unknown=body.size_unknown)
@@ -84,7 +86,8 @@ def _beyond(body: Body, window: bytes, size: int, read_bytes: int, tight: int = 
     left = body.whole_bytes - read_bytes
     each = max(LEAST_EXPANSION, tight)
     whole = size + max(each * left, -(-left * size // max(1, read_bytes)))
-    return Body(window, min(whole, MAX_BODY_BYTES), cut=True, size_unknown=body.size_unknown)
+    whole = min(max(whole, body.whole_bytes), MAX_BODY_BYTES)
+    return Body(window, whole, cut=True, size_unknown=body.size_unknown)
 
 
 def _wrapping(name: str, window: bytes) -> int | None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from ext_authz.estimation.shapes.document import Body
-from ext_authz.estimation.shapes.media import audio_seconds
+from ext_authz.estimation.shapes.media import audio_bytes_per_s
 from ext_authz.estimation.shapes.tally import MAX_CHOICES, Tally, add_caps, whole_number
 from ext_authz.model import value
 
@@ -91,7 +91,7 @@ def add_speech(form: Form, tally: Tally) -> None:
     """Count sound to be written down, and the text that tells how."""
     windows = 0
     for size, head in form.files:
-        windows += max(1, -(-audio_seconds(head, size) // WINDOW_S))
+        windows += max(1, -(-size // (WINDOW_S * audio_bytes_per_s(head))))
     windows = max(1, windows)
     tally.token_ids += windows * WINDOW_TOKENS
     tally.prompts = max(tally.prompts, windows)

@@ -46,6 +46,7 @@ _HOLDERS = frozenset(
 )
 _DATA_FIELDS = frozenset({"url", "data", "file_data", "file_url", "file_id"})
 _POINTERS = frozenset({"url", "file_url", "file_id"})
+_POINTS = ("http:", "https:", "file:", "file-", "file_")
 MAX_POINTER_CHARS = 2048
 # Few objects have one of these, so that the others are told by one look.
 MEDIA_SIGNS = frozenset({"type", "image_url", "source", "input_audio", "audio_url"})
@@ -167,28 +168,27 @@ def _sound_tokens(data: list[str]) -> int:
             head = binascii.a2b_base64(datum[at : at + 64])
         except ValueError:
             head = b""
-        seconds = audio_seconds(head, size) if size else UNSEEN_AUDIO_S
-        tokens += AUDIO_TOKENS_PER_S * seconds
+        tokens += -(-AUDIO_TOKENS_PER_S * size // audio_bytes_per_s(head))
     return tokens or AUDIO_TOKENS_PER_S * UNSEEN_AUDIO_S
 
 
 def _decoded_bytes(datum: str) -> int:
     """The size of what base64 stands for; 0 for an address or a name, whose size nobody knows."""
-    if datum.startswith(("http:", "https:", "file:", "file-")):
+    if len(datum) <= MAX_POINTER_CHARS and datum.startswith(_POINTS):
         return 0
     return len(datum) * 3 // 4
 
 
-def audio_seconds(head: bytes, size: int) -> int:
-    """How long sound of `size` bytes that begins with `head` lasts, rounded up.
+def audio_bytes_per_s(head: bytes) -> int:
+    """How many bytes a second of the sound takes that begins with `head`.
 
-    A WAV header says how many bytes a second takes (RIFF; the `fmt ` chunk of Microsoft's
-    WAVEFORMATEX); a decoder goes by the same numbers. Anything else is `AUDIO_BYTES_PER_S`.
+    A WAV header says so (RIFF; the `fmt ` chunk of Microsoft's WAVEFORMATEX), and a decoder goes
+    by the same numbers. Anything else is `AUDIO_BYTES_PER_S`.
     """
-    rate = AUDIO_BYTES_PER_S
     if len(head) >= WAV_HEADER_BYTES and head[:4] == b"RIFF" and head[8:16] == b"WAVEfmt ":
         form, channels, samples_per_s, _, _, bits = struct.unpack_from("<HHIIHH", head, 20)
         # Plain numbers, whole or floating, or a header that says more of them further on.
         if form in {1, 3, 0xFFFE}:
-            rate = min(max(1, channels * samples_per_s * bits // 8), MOST_PCM_BYTES_PER_S)
-    return -(-size // rate)
+            rate: int = channels * samples_per_s * bits // 8
+            return min(max(1, rate), MOST_PCM_BYTES_PER_S)
+    return AUDIO_BYTES_PER_S
