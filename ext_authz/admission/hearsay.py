@@ -90,7 +90,11 @@ class Hearsay:
         if at_s - self._outcome_s <= SILENT_S or at_s - self._execution_taught_s < EVERY_S:
             return
         self._execution_taught_s = at_s
-        beside = Load(min(max(0.0, load.in_flight - 1.0), slots - 1.0), load.context_tokens)
+        # The last of the features is the prompts that were being computed: left out, all that
+        # they cost would be put down to the rest, and they would be counted a second time.
+        prefill_s = self._first[-1] if self._first else 0.0
+        in_flight = min(max(0.0, load.in_flight - 1.0), slots - 1.0)
+        beside = Load(in_flight, load.context_tokens, prefill_s)
         predictor, pace = to
         predictor.learn(Lesson(self._work, beside, beside, slots, seconds), pace)
 
