@@ -27,7 +27,7 @@ MAX_AGE_S = 7 * 24 * 3600.0
 # What a process that was killed left behind. Nobody writes for so long.
 ABANDONED_S = 3600.0
 # Encoding holds the interpreter, writing lets go of it; so a piece is what may delay a decision.
-_PIECES_DEPTH, _PIECE_CHARACTERS = 6, 16_384
+_PIECES_DEPTH, _PIECE_CHARACTERS = 6, 4096
 
 
 def read_state(path: Path, wall_s: float) -> tuple[dict[str, object], float] | None:

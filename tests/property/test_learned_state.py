@@ -35,23 +35,24 @@ def book() -> CostBook:
     return CostBook(CostRules())
 
 
-def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every (container, key) below `value`."""
-    keys: Any = value if isinstance(value, dict) else range(len(value))
-    found = []
-    for key in list(keys):
-        found.append((value, key))
-        if isinstance(value[key], dict | list):
-            found += places(value[key])
+def place(data: st.DataObject, whole: Any) -> tuple[Any, Any] | None:
+    """Some (container, key) in `whole`; what lies deep is no likelier for being much."""
+    found = None
+    while isinstance(whole, dict | list) and whole:
+        keys = list(whole) if isinstance(whole, dict) else range(len(whole))
+        found = (whole, keys[data.draw(st.integers(0, len(keys) - 1))])
+        whole = whole[found[1]]
+        if data.draw(st.integers(0, 9)) == 9:
+            break
     return found
 
 
 def damage(data: st.DataObject, whole: Any) -> None:
-    """Replace, repeat or take out some parts of `whole`."""
+    """Replace or take out some parts of `whole`."""
     for _ in range(data.draw(st.integers(1, 3))):
-        if not (found := places(whole)):
+        if (found := place(data, whole)) is None:
             return
-        container, key = found[data.draw(st.integers(0, len(found) - 1))]
+        container, key = found
         match data.draw(st.sampled_from(["number", "other", "take", "scale"])):
             case "number":
                 container[key] = data.draw(NUMBERS)
@@ -78,7 +79,7 @@ def assert_works(predictor: Predictor) -> None:
         teach(predictor, 60, seed=3)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=200)
 @given(st.sampled_from(EXPORTED), st.data())
 def test_a_damaged_predictor_is_refused_or_works(exported: str, data: st.DataObject) -> None:
     """Parts of a true export are replaced by anything."""
@@ -92,7 +93,19 @@ def test_a_damaged_predictor_is_refused_or_works(exported: str, data: st.DataObj
         assert predictor.export() == before
 
 
-@settings(deadline=None, max_examples=150)
+@pytest.mark.parametrize("part", ["first", "rest", "whole"])
+@pytest.mark.parametrize("odd", [-1e-9, float("inf"), float("nan"), 1e10, None, "1", [1.0]])
+def test_weights_that_no_fit_gives_are_refused(part: str, odd: Any) -> None:
+    """A negative one would have forecasts fall under load, one beyond reason shut everybody out."""
+    for place_in in range(4):
+        saved = json.loads(EXPORTED[-1])
+        saved[part]["weights"][place_in] = odd
+        predictor = Predictor()
+        assert not predictor.restore(saved)
+        assert predictor.export() == Predictor().export()
+
+
+@settings(deadline=None, max_examples=200)
 @given(st.data())
 def test_a_damaged_book_of_costs_is_refused_or_works(data: st.DataObject) -> None:
     """Lengths stay within what there is, ratios within their bounds, and both can be taught."""
