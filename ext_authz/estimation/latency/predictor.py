@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from math import inf, sqrt
 
-from ext_authz.estimation.latency.features import IDLE, Load, Work, first, rest, whole
+from ext_authz.estimation.latency.features import FIRST, IDLE, Load, Work, first, rest, whole
 from ext_authz.estimation.latency.level import Level, Pace
 from ext_authz.estimation.latency.residuals import TARGET, Residuals
 from ext_authz.estimation.latency.shape import LEAST_S, Shape
@@ -26,6 +26,7 @@ REST_PRIOR_S = (8.0, 4.0, 4.0, 2.0)
 ENOUGH = 20
 # First tokens that must have been told before the two parts are added up.
 ENOUGH_FIRST = 30
+QUEUED = FIRST.index("queued")
 
 
 @value
@@ -82,16 +83,17 @@ class Predictor:
         before = first(work, load, slots)
         after = rest(work, load, slots)
         if self.tells_first:
-            ttft_s = self._first.ask(before) * pace.first[queued].factor
+            ttft_s = _ask(self._first, pace.first, before, queued)
             if self._rest.lessons:
-                rest_s = self._rest.ask(after) * pace.rest[queued].factor
+                # Nothing of a queue is in these features.
+                levels = [level.factor for level in pace.rest]
+                rest_s = self._rest.ask(after) * (max(levels) if queued else levels[0])
                 return Forecast(ttft_s, ttft_s + rest_s, queued)
-            e2e_s = self._whole.ask(before + after) * pace.whole[queued].factor
+            e2e_s = _ask(self._whole, pace.whole, before + after, queued)
             return Forecast(ttft_s, max(ttft_s, e2e_s), queued)
-        factor = pace.whole[queued].factor
-        e2e_s = self._whole.ask(before + after) * factor
+        e2e_s = _ask(self._whole, pace.whole, before + after, queued)
         # The part of it that a request without output would take.
-        ttft_s = self._whole.ask((*before, 0.0, 0.0, 0.0, 0.0)) * factor
+        ttft_s = _ask(self._whole, pace.whole, (*before, 0.0, 0.0, 0.0, 0.0), queued)
         return Forecast(ttft_s, e2e_s, queued)
 
     def prefill_s(self, work: Work) -> float:
@@ -195,6 +197,20 @@ class Predictor:
         for name in ("e2e", "ttft"):
             for residuals, kept in zip(getattr(self, name), parts[name], strict=True):
                 residuals.restore(kept)
+
+
+def _ask(
+    shape: Shape, levels: tuple[Level, Level], features: tuple[float, ...], queued: bool
+) -> float:
+    """Seconds at the level in force; those of one that queues are no less than of one that takes
+    the last free slot, though the two levels are learned apart."""
+    seconds = shape.ask(features) * levels[queued].factor
+    free = levels[0].factor
+    if not queued or free <= levels[1].factor:
+        return seconds
+    # Of what a queue has in these features, nothing is there when the last slot is taken.
+    last_free_s = shape.ask((*features[:QUEUED], 0.0, *features[QUEUED + 1 :])) * free
+    return max(seconds, last_free_s)
 
 
 def _teach(

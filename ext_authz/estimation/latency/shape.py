@@ -37,6 +37,8 @@ LEAST_S = 1e-4
 # tokens in `LEAST_S` give a square of 1e20.
 MOST_SQUARE, MOST_WEIGHT_S, MOST_LESSONS = 1e24, 1e9, 1e12
 ROUNDING = 1.0 + 1e-6
+# Squares of loads that have faded to next to nothing have no digits left.
+TINY = 1e-100
 
 
 class _Evidence:
@@ -163,10 +165,10 @@ def _check_sums(evidence: _Evidence, size: int) -> None:
         raise ValueError("evidence of another size")
     matrix = _square(evidence.products, size)
     for i, row in enumerate(matrix):
-        if evidence.sums[i] ** 2 > ROUNDING * evidence.count * row[i]:
+        if evidence.sums[i] ** 2 > ROUNDING * evidence.count * row[i] + TINY:
             raise ValueError("sums that do not belong together")
         for j, product in enumerate(row):
-            if product**2 > ROUNDING * row[i] * matrix[j][j]:
+            if product**2 > ROUNDING * row[i] * matrix[j][j] + TINY:
                 raise ValueError("products that do not belong together")
 
 
