@@ -193,13 +193,13 @@ def _opaque(call: HttpCall, target: Target, body: Body, why: Unread) -> Inferenc
         root = form.fields
     elif looks_like_json(body.window):
         parts = _split(call, body)
-        document = read(body if parts is None else parts[0])
-        if document is not None:
-            root = document.root
-            for shape in SHAPES:
-                one = Tally()
-                shape(document, one)
-                whole.cover(one)
+        # Also as one with raw bytes behind it: what the header means depends on the path.
+        head = body if parts is None else parts[0]
+        for part in (body,) if head is body else (body, head):
+            document = read(part)
+            if document is not None:
+                root = root or document.root
+                _cover_all(document, whole)
     text_bytes = whole.text_bytes
     _scale(body, whole)
     if body.cut and body.window:
@@ -208,6 +208,13 @@ def _opaque(call: HttpCall, target: Target, body: Body, why: Unread) -> Inferenc
     whole.text_bytes = max(size, whole.text_bytes, text_bytes + body.beyond_bytes)
     request = _bounded(target, Operation.OPAQUE, body, whole, root)
     return replace(request, opaque=True, unread=why)
+
+
+def _cover_all(document: Document, whole: Tally) -> None:
+    for shape in SHAPES:
+        one = Tally()
+        shape(document, one)
+        whole.cover(one)
 
 
 def _request(

@@ -4,7 +4,7 @@ Run by hand, for `-max_total_time` seconds; what breaks is left as a file `crash
 an argument again:
 
     python -m venv .fuzz && .fuzz/bin/pip install atheris && .fuzz/bin/pip install -e .
-    .fuzz/bin/python tests/fuzz/fuzz_parsing.py -max_total_time=600 -max_len=4096 -timeout=2
+    .fuzz/bin/python -m tests.fuzz.fuzz_parsing -max_total_time=600 -max_len=4096 -timeout=2
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import zlib
 import atheris
 
 with atheris.instrument_imports(include=["ext_authz.estimation"]):
-    from ext_authz.estimation.cost import MAX_TOKENS, CostBook
+    from ext_authz.estimation.cost import MAX_TOKENS
     from ext_authz.estimation.parsing import MAX_SEQUENCES, parse
 from ext_authz.model import HttpCall, InferenceRequest, Unread, WorkEstimate
 from ext_authz.settings import CostRules
+from tests.support.pricing import estimate
 
 PATHS = (
     "/v1/chat/completions",
@@ -52,11 +53,6 @@ HEADERS: tuple[dict[str, str], ...] = (
 RULES = CostRules()
 
 
-def price(request: InferenceRequest) -> WorkEstimate:
-    """What `request` costs before anything is learned."""
-    return CostBook().estimate(request, "t", "m", RULES)
-
-
 def check(request: InferenceRequest, call: HttpCall) -> WorkEstimate:
     """Raise AssertionError if a measured request breaks a bound."""
     assert request.unread is not Unread.FAULT
@@ -64,7 +60,7 @@ def check(request: InferenceRequest, call: HttpCall) -> WorkEstimate:
     assert min(request.text_bytes, request.token_ids, request.images) >= 0
     assert 1 <= request.prompts <= MAX_SEQUENCES
     assert 1 <= request.sequences <= MAX_SEQUENCES
-    cost = price(request)
+    cost = estimate(request, RULES)
     assert 1 <= cost.prompt_tokens <= MAX_TOKENS
     assert 0 <= cost.output_tokens <= MAX_TOKENS
     if request.opaque:

@@ -165,3 +165,12 @@ def test_another_spelling_of_the_path_does_not_hide_the_elements() -> None:
     for path in (PATH, "/v2/models/x/../resnet/infer", "/elsewhere"):
         request = parse(HttpCall("POST", path, {}, body, len(body), partial=False))
         assert request.token_ids == 30_000
+
+
+def test_a_header_of_tensors_hides_nothing_on_other_paths() -> None:
+    """Only inference has raw bytes behind its document; elsewhere all of a body is one."""
+    body = json.dumps({"prompt": " " * 60, "max_tokens": 9000}).encode()
+    headers = {"inference-header-content-length": "40"}
+    for path in ("/v1/completions", "/v1/../v1/completions"):
+        request = parse(HttpCall("POST", path, headers, body, len(body), partial=False))
+        assert request.output_cap_tokens == 9000

@@ -76,6 +76,8 @@ def _inflate_damaged(body: Body, wrapping: int) -> Body | None:
         if size < MAX_PARSE_BYTES:
             kept.append(piece)
         size += len(piece)
+        if size >= MAX_INFLATED_BYTES:
+            break
     window = b"".join(kept)[:MAX_PARSE_BYTES]
     return _beyond(body, window, size, at) if window else None
 

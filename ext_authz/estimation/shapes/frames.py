@@ -13,10 +13,12 @@ from ext_authz.estimation.shapes.document import MAX_BODY_BYTES, Body
 from ext_authz.estimation.shapes.encoded import codings, inflate
 from ext_authz.estimation.shapes.inference import InferenceMessage
 from ext_authz.estimation.shapes.tally import Tally
-from ext_authz.estimation.shapes.wire import BYTES, MalformedError, Reader
+from ext_authz.estimation.shapes.wire import BYTES, MAX_FIELDS, MalformedError, Reader
 
 PREFIX_BYTES = 5
 MAX_FRAMES = 64
+# Packed ones that are inflated, of a stream that is shown.
+MAX_PACKED = 2
 
 
 @dataclass(slots=True)
@@ -34,6 +36,9 @@ class Call:
     understood: bool = True
     open: bool = False
     cut: bool = False
+    # Bounds: packed frames seen, fields that may still be read.
+    packed: int = 0
+    fields_left: int = MAX_FIELDS
 
 
 def is_framed(window: bytes) -> bool:
@@ -54,7 +59,9 @@ def read_frames(body: Body, coding: str) -> Call:
         call.whole_bytes = max(call.whole_bytes, at)
         message: Body | None = Body(seen, size, cut=len(seen) < size, size_unknown=False)
         if flag and message is not None:
-            message = inflate(message, codings(coding)) if flag == 1 else None
+            call.packed += 1
+            readable = flag == 1 and call.packed <= MAX_PACKED
+            message = inflate(message, codings(coding)) if readable else None
         one = Tally()
         if message is None or not _read_message(message, bool(flag), one, call):
             call.understood = False
@@ -82,7 +89,7 @@ def _read_message(body: Body, packed: bool, tally: Tally, call: Call) -> bool:
     """Price one request. False when it is none, or contradicts itself; what was counted stays."""
     # Of a packed one that is cut nobody knows the size.
     stop = MAX_BODY_BYTES if packed and body.cut else body.whole_bytes
-    message = InferenceMessage(Reader(body.window), body, tally)
+    message = InferenceMessage(Reader(body.window, call.fields_left), body, tally)
     try:
         for item in message.reader.fields(0, stop):
             if item.kind == BYTES:
@@ -91,5 +98,6 @@ def _read_message(body: Body, packed: bool, tally: Tally, call: Call) -> bool:
     except MalformedError:
         tally.text_bytes += body.whole_bytes
         understood = False
+    call.fields_left = message.reader.left
     call.model, call.cut = message.model or call.model, call.cut or message.cut
     return understood

@@ -32,7 +32,9 @@ from ext_authz.estimation.shapes.wire import BYTES, FIXED64, VARINT, Field, Read
 # Number and length of a field of raw bytes.
 MOST_TAG_BYTES = 6
 # Numbers or texts that are read one by one: shapes, caps, parameters. Others are only counted.
-MAX_PACKED_BYTES = 2048
+MAX_PACKED_BYTES = 512
+# Texts that are looked into for caps, in one message.
+MAX_TEXTS = 64
 # Field numbers of the messages.
 _MODEL, _PARAMETERS, _INPUTS, _RAW = 1, 4, 5, 7
 _NAME, _DATATYPE, _SHAPE, _TENSOR_PARAMETERS, _CONTENTS = 1, 2, 3, 4, 5
@@ -80,6 +82,7 @@ class InferenceMessage:
         self._tally = tally
         self._tensors: list[_Tensor] = []
         self._raw: list[Field] = []
+        self._texts = 0
         # Bytes up to here are accounted for, whether they arrived or not.
         self._far = len(body.window)
 
@@ -181,7 +184,7 @@ class InferenceMessage:
                     count += 1
                     text_bytes += item.stop - item.start
                     if tensor.name in PARAMETER_TENSORS:
-                        add_parameters(self.reader.text(item) or "", self._tally)
+                        self._look_into(self.reader.text(item) or "")
                 elif item.kind != BYTES:
                     count += 1
                     self._add_cap(tensor, [item.number])
@@ -204,8 +207,13 @@ class InferenceMessage:
             at = 0
             while len(data) - at > 4:
                 size = int.from_bytes(data[at : at + 4], "little")
-                add_parameters(data[at + 4 : at + 4 + size], self._tally)
+                self._look_into(data[at + 4 : at + 4 + size])
                 at += 4 + size
+
+    def _look_into(self, text: str | bytes) -> None:
+        self._texts += 1
+        if self._texts <= MAX_TEXTS:
+            add_parameters(text, self._tally)
 
     def _add_cap(self, tensor: _Tensor, numbers: list[int]) -> None:
         if tensor.name in CAP_TENSORS and numbers:

@@ -44,7 +44,7 @@ TOKEN_ID_TYPES = frozenset({"INT32", "INT64", "UINT32", "UINT64"})
 CAP_TENSORS = frozenset({"max_tokens", "max_new_tokens", "request_output_len"})
 # Texts that are objects with caps in them.
 PARAMETER_TENSORS = frozenset({"sampling_parameters"})
-MAX_PARAMETERS = 256
+MAX_PARAMETERS = 64
 # The longest a double is usually written in JSON, its comma included.
 LONGEST_NUMBER_BYTES = 24
 MAX_DIMENSIONS = 32

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from ext_authz.model import value
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-MAX_FIELDS = 2048
+MAX_FIELDS = 1024
 # A varint of more bytes holds no 64-bit number.
 _LONGEST_VARINT = 10
 _HIGH = bytes(range(128, 256))
@@ -35,13 +35,13 @@ class Field:
 
 
 class Reader:
-    """The bytes of one call and how many fields may still be read of them."""
+    """The bytes of one message, and how many fields may still be read of them."""
 
     __slots__ = ("data", "left")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, left: int = MAX_FIELDS) -> None:
         self.data = data
-        self.left = MAX_FIELDS
+        self.left = left
 
     def fields(self, start: int, stop: int) -> Iterator[Field]:
         """The fields of the message from `start` to `stop`. Raises `MalformedError`."""
