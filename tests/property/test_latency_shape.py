@@ -15,6 +15,7 @@ from ext_authz.estimation.latency.predictor import FIRST_PRIOR_S, REST_PRIOR_S
 from ext_authz.estimation.latency.shape import (
     BUCKETS_A_DOUBLING,
     EAGER,
+    FASTEST,
     FIT_EVERY,
     LEAST_S,
     PRIOR_WEIGHT,
@@ -39,17 +40,21 @@ class PlainShape:
 
     def __init__(self, prior_s: tuple[float, ...]) -> None:
         self.prior_s = prior_s
-        self.buckets: dict[int, list[tuple[tuple[float, ...], float]]] = {}
+        # By bucket: features over a time, the true time over it, and the weight of the lesson.
+        self.buckets: dict[int, list[tuple[tuple[float, ...], float, float]]] = {}
         self.weights = list(prior_s)
         self.lessons = self.untaught = 0
 
     def learn(self, features: tuple[float, ...], seconds: float, in_flight: float) -> None:
-        row = tuple(feature / max(seconds, LEAST_S) for feature in features)
+        said = sum(weight * feature for weight, feature in zip(self.weights, features, strict=True))
+        against = max(seconds, FASTEST * max(said, LEAST_S))
+        row = tuple(feature / against for feature in features)
         key = int(BUCKETS_A_DOUBLING * log2(1.0 + in_flight))
         bucket = self.buckets.get(key, [])
-        count = sum(weight for _, weight in bucket)
+        count = sum(weight for _, _, weight in bucket)
         keep = (REMEMBERED - 1.0) / count if count + 1.0 > REMEMBERED + 1e-9 else 1.0
-        self.buckets[key] = [(old, keep * weight) for old, weight in bucket] + [(row, 1.0)]
+        faded = [(old, target, keep * weight) for old, target, weight in bucket]
+        self.buckets[key] = [*faded, (row, seconds / against, 1.0)]
         self.lessons += 1
         self.untaught += 1
         if self.untaught >= FIT_EVERY or self.lessons <= EAGER:
@@ -62,13 +67,13 @@ class PlainShape:
         """Matrix and right side of the penalised least squares."""
         rows = [pair for bucket in self.buckets.values() for pair in bucket]
         size = range(len(self.prior_s))
-        matrix = [[sum(w * r[i] * r[j] for r, w in rows) for j in size] for i in size]
-        sums = [sum(w * r[i] for r, w in rows) for i in size]
+        matrix = [[sum(w * r[i] * r[j] for r, _, w in rows) for j in size] for i in size]
+        sums = [sum(w * t * r[i] for r, t, w in rows) for i in size]
         prior = self.prior_s
         fit = sum(prior[i] * sums[i] for i in size)
         norm = sum(prior[i] * prior[j] * matrix[i][j] for i in size for j in size)
         scale = fit / norm if norm > 0.0 else 1.0
-        count = sum(w for _, w in rows)
+        count = sum(w for _, _, w in rows)
         for i in size:
             strength = PRIOR_WEIGHT * matrix[i][i] / count + 1e-12
             matrix[i][i] += strength
@@ -187,7 +192,7 @@ def test_few_sweeps_at_a_time_are_enough(seed: int) -> None:
     script = typical(seed, 300)
     for features, seconds, in_flight in script:
         shape.learn(features, seconds, in_flight)
-    plain.buckets = {0: [(tuple(f / s for f in features), 1.0) for features, s, _ in script]}
+    plain.buckets = {0: [(tuple(f / s for f in features), 1.0, 1.0) for features, s, _ in script]}
     matrix, sums = plain.normal()
     lessons_count = float(len(script))
 
