@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 from tests.benchmarks.backlog import BACKLOG, backlog_costs
+from tests.benchmarks.learning import LEARNING, learning_costs
 from tests.benchmarks.load import Run, closed_loop, open_loop
 from tests.benchmarks.names import ROOT
 from tests.benchmarks.outcomes import Outcomes
@@ -39,6 +40,7 @@ def main() -> None:
         result["stage_us"] = stage_us(Path(folder) / "gate.yaml")
     with tempfile.TemporaryDirectory() as folder:
         result |= page_costs() | fleet_costs(Path(folder)) | backlog_costs(Path(folder))
+        result |= learning_costs(Path(folder))
     result["verdicts"] = dict(verdicts)
     out = ROOT / "build" / "bench.json"
     out.parent.mkdir(exist_ok=True)
@@ -117,8 +119,9 @@ def _print(result: dict[str, Any]) -> None:
         print(f"{name:20} {result[name]:>8}  at {result['open_loop_rps']} calls/s")
     print("busy:", ", ".join(f"{k} {v:.0%}" for k, v in result["busy_ratio"].items()))
     print("verdicts:", ", ".join(f"{k} {v}" for k, v in sorted(result["verdicts"].items())))
-    for name in (*TELEMETRY, *BACKLOG):
+    for name in (*TELEMETRY, *BACKLOG, *LEARNING):
         print(f"{name:26} {result[name]:>8}")
+    print("estimate_us:", ", ".join(f"{k} {v}" for k, v in result["estimate_us"].items()))
     for stage, us in result["stage_us"].items():
         print(f"  {stage:20} {us:>8.1f} us")
 

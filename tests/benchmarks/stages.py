@@ -43,17 +43,17 @@ def stage_us(config: Path) -> dict[str, float]:
         data = (DATA / file).read_bytes()
         call = codec.decode_check(data)
         request = parse(call)
-        out[f"decode{suffix}"] = _us(lambda data=data: codec.decode_check(data))
-        out[f"parse{suffix}"] = _us(lambda call=call: parse(call))
+        out[f"decode{suffix}"] = mean_us(lambda data=data: codec.decode_check(data))
+        out[f"parse{suffix}"] = mean_us(lambda call=call: parse(call))
     call = codec.decode_check((DATA / "check_chat_1k3.bin").read_bytes())
     request = parse(call)
     name = identity.of(call.headers).tenant
     assert name is not None
     tenant = settings.admission.tenants[name]
-    out["identify"] = _us(lambda: identity.of(call.headers))
+    out["identify"] = mean_us(lambda: identity.of(call.headers))
     book = CostBook(settings.admission.cost)
-    out["estimate"] = _us(lambda: book.estimate(request, "acme", "m"))
-    out["intake"] = _us(lambda: intake.ask("id", tenant, call, request))
+    out["estimate"] = mean_us(lambda: book.estimate(request, "acme", "m"))
+    out["intake"] = mean_us(lambda: intake.ask("id", tenant, call, request))
 
     def decided() -> None:
         # With its settlement, or the ledger would fill: the pair is what a request costs.
@@ -64,18 +64,19 @@ def stage_us(config: Path) -> dict[str, float]:
         assert decision.reservation_id is not None
         controller.settle(Outcome(decision.reservation_id, 200, 0.1, None), now)
 
-    out["decide_and_settle"] = _us(decided) - out["intake"]
+    out["decide_and_settle"] = mean_us(decided) - out["intake"]
     ask: Any = intake.ask("0123456789ab-1", tenant, call, request)
     decision = controller.arrive(ask, 0.0)
-    out["encode"] = _us(lambda: codec.encode(decision, call, request.api))
+    out["encode"] = mean_us(lambda: codec.encode(decision, call, request.api))
     log = EntryWriter().message([(decision.reservation_id or "").encode()] * 32)
     out["access_log_entry"] = (
-        _us(lambda: [codec.decode_entry(entry) for entry in codec.split_access_log(log)]) / 32
+        mean_us(lambda: [codec.decode_entry(entry) for entry in codec.split_access_log(log)]) / 32
     )
     return {stage: round(us, 2) for stage, us in out.items()}
 
 
-def _us(call: Callable[[], object]) -> float:
+def mean_us(call: Callable[[], object]) -> float:
+    """The mean of a call, the median over rounds."""
     times = []
     for _ in range(ROUNDS):
         begin = time.perf_counter()
