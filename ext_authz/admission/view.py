@@ -13,6 +13,10 @@ from ext_authz.estimation.margin import MarginTuner
 from ext_authz.model import Evidence, InferenceRequest, WorkEstimate, value
 from ext_authz.settings import Pool, RequestType, Tenant
 
+# What will more likely be late than not makes others late too, whatever it would be alone: while a
+# server is slower than the promise, all that came would be let in and pile up.
+MOST_RISK = 0.5
+
 
 @value
 class Ask:
@@ -144,7 +148,8 @@ class View:
         """Whether a promise would more likely be broken than load may make it.
 
         Load may break a part of `target_ratio` of the promises; where so many or more would be
-        broken on an idle endpoint, for the size of the request alone, at most twice as many.
+        broken on an idle endpoint, for the size of the request alone, at most twice as many, and
+        never more than `MOST_RISK`.
         """
         forecast = self.forecast
         if forecast is None:
@@ -152,7 +157,7 @@ class View:
         risk = self.risk_of(forecast)
         if risk <= self.target_ratio:
             return False
-        return risk > 2.0 * self.risk_of(self.alone())
+        return risk > MOST_RISK or risk > 2.0 * self.risk_of(self.alone())
 
     def risk_of(self, forecast: Forecast) -> float:
         """The chance (0..1) that the promises are broken if the forecast is right."""
