@@ -218,6 +218,5 @@ def _teach(
 ) -> None:
     """The shape learns what remains when the level in force is taken out, the level what the
     shape does not explain."""
-    expected_s = shape.ask(features)
-    shape.learn(features, seconds / levels.factor, at)
+    expected_s = shape.learn(features, seconds / levels.factor, at)
     levels.learn(seconds, expected_s)

@@ -85,10 +85,11 @@ class Shape:
         total = sum(map(mul, self.weights, features))
         return total if total > LEAST_S else LEAST_S
 
-    def learn(self, features: Vector, seconds: float, in_flight: float) -> None:
+    def learn(self, features: Vector, seconds: float, in_flight: float) -> float:
         """One request of these `features` took `seconds` (finite, above 0) at a load of
-        `in_flight`."""
-        scale = 1.0 / max(seconds, FASTEST * self.ask(features))
+        `in_flight`. What would have been said before."""
+        expected_s = self.ask(features)
+        scale = 1.0 / max(seconds, FASTEST * expected_s)
         row = [scale * feature for feature in features]
         products = [a * b for i, a in enumerate(row) for b in row[i:]]
         target = max(seconds, LEAST_S) * scale
@@ -98,6 +99,7 @@ class Shape:
         if self._untaught >= FIT_EVERY or self.lessons <= EAGER:
             self._untaught = 0
             self._fit()
+        return expected_s
 
     def export(self) -> dict[str, object]:
         """What was learned, as plain values."""
