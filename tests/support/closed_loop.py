@@ -9,11 +9,12 @@ one leaves the others as they were.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from math import inf
 from random import Random
+from statistics import fmean
 
 from ext_authz.admission.controller import Controller
 from ext_authz.admission.ledger import Reservation
@@ -32,6 +33,8 @@ from tests.support.world import pool, settings, tenant
 POOL, MODEL = "p", "m"
 # As often as the process looks at the clock by itself.
 TICK_S = 0.25
+# Around the knees of the small profiles.
+LIMITS = (10, 14, 16, 18, 20)
 
 
 class ClosedLoop:
@@ -257,3 +260,20 @@ class ClosedLoop:
         endpoint = self.controller.pools.endpoints[server.address]
         look = InFlight(self.now, server.running, endpoint.load, endpoint.own)
         self.records.looks.append(look)
+
+
+def played(plan: Plan, seed: int, until_s: float) -> ClosedLoop:
+    """A loop that has run undisturbed."""
+    loop = ClosedLoop(plan, seed)
+    loop.run(until_s)
+    return loop
+
+
+def best_static(plan: Plan, seeds: Sequence[int], window_s: tuple[int, int]) -> tuple[float, str]:
+    """The goodput of the best static limit in the same world, mean over `seeds`, and the table of
+    all that were tried."""
+    found: dict[int, float] = {}
+    for limit in LIMITS:
+        loops = [played(replace(plan, limit=limit), seed, window_s[1]) for seed in seeds]
+        found[limit] = fmean(loop.records.goodput_rps(*window_s) for loop in loops)
+    return max(found.values()), " ".join(f"{n}:{rps:.1f}" for n, rps in found.items())
