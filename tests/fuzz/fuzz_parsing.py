@@ -3,8 +3,10 @@
 Run by hand, for `-max_total_time` seconds; what breaks is left as a file `crash-*` to be given as
 an argument again:
 
-    python -m venv .fuzz && .fuzz/bin/pip install atheris && .fuzz/bin/pip install -e .
-    .fuzz/bin/python -m tests.fuzz.fuzz_parsing -max_total_time=600 -max_len=4096 -timeout=2
+    python -m venv .cache/fuzz && .cache/fuzz/bin/pip install atheris && .cache/fuzz/bin/pip install -e .
+    .cache/fuzz/bin/python -m tests.fuzz.seeds .cache/corpus
+    .cache/fuzz/bin/python -m tests.fuzz.fuzz_parsing .cache/corpus -max_total_time=600 \\
+        -max_len=4096 -len_control=0 -timeout=5
 """
 
 from __future__ import annotations
@@ -71,12 +73,14 @@ def check(request: InferenceRequest, call: HttpCall) -> WorkEstimate:
 
 
 def one_input(data: bytes) -> None:
-    """One run: the first bytes choose path, headers and cut, the others are the body."""
+    """One run: the last bytes choose path, headers, packing and cut, the others are the body."""
     feed = atheris.FuzzedDataProvider(data)
     path = PATHS[feed.ConsumeIntInRange(0, len(PATHS) - 1)]
     headers = HEADERS[feed.ConsumeIntInRange(0, len(HEADERS) - 1)]
     packing = feed.ConsumeIntInRange(0, 5)
-    beyond = feed.ConsumeIntInRange(0, 1 << 21) if feed.ConsumeBool() else 0
+    # From the end, like the others: a boolean would take the first byte of the body.
+    cut = feed.ConsumeIntInRange(0, 3) == 0
+    beyond = feed.ConsumeIntInRange(0, 1 << 21) if cut else 0
     body = feed.ConsumeBytes(feed.remaining_bytes())
     if packing == 1:
         body = gzip.compress(body)
