@@ -3,7 +3,8 @@
 Run by hand, for `-max_total_time` seconds; what breaks is left as a file `crash-*` to be given as
 an argument again:
 
-    python -m venv .cache/fuzz && .cache/fuzz/bin/pip install atheris && .cache/fuzz/bin/pip install -e .
+    python -m venv .cache/fuzz
+    .cache/fuzz/bin/pip install atheris -e .
     .cache/fuzz/bin/python -m tests.fuzz.seeds .cache/corpus
     .cache/fuzz/bin/python -m tests.fuzz.fuzz_parsing .cache/corpus -max_total_time=600 \\
         -max_len=4096 -len_control=0 -timeout=5

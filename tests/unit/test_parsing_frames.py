@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from ext_authz.estimation.parsing import parse
+from ext_authz.estimation.shapes.document import Body
+from ext_authz.estimation.shapes.frames import read_frames
 from ext_authz.estimation.shapes.wire import MAX_FIELDS
 from ext_authz.model import Api, HttpCall, InferenceRequest, Operation, Unread, WorkEstimate
 from ext_authz.settings import CostRules
@@ -210,6 +212,19 @@ def test_more_fields_than_are_read_cost_the_most_they_could() -> None:
     body = frame(b"\x0a\x00" * (MAX_FIELDS + 1))
     measured = at(body)
     assert (measured.unread, measured.text_bytes >= len(body)) == (Unread.GRPC, True)
+
+
+def test_the_bounds_hold_for_all_messages_of_a_call_together() -> None:
+    """Many messages take no longer to look at than one: what is over is counted by its size."""
+    ask = request(model_name="m1", inputs=[tensor("INT32", [1])], raw_input_contents=[bytes(4)])
+    packed = frame(gzip.compress(ask), flag=1)
+    assert at(packed * 2, STREAM, grpc_encoding="gzip").token_ids == 2
+    third = at(packed * 3, STREAM, grpc_encoding="gzip")
+    assert (third.unread, third.text_bytes) == (Unread.GRPC, 3 * len(packed))
+    fields = frame(b"\x0a\x00" * (MAX_FIELDS // 2))
+    assert at(fields * 3, STREAM).text_bytes >= 3 * len(fields)
+    call = read_frames(Body(fields * 3, 3 * len(fields), False, False), "")
+    assert call.fields_left <= 0
 
 
 @pytest.mark.parametrize(
