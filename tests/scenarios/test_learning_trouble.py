@@ -30,7 +30,9 @@ def slowed() -> list[ClosedLoop]:
     return loops
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="0.84 and 0.88 of it: what piled up is worked off first")
+@pytest.mark.xfail(
+    raises=AssertionError, reason="0.84 and 0.88 of it: what piled up is worked off first"
+)
 def test_goodput_is_back_ten_seconds_after_a_slow_minute(slowed: list[ClosedLoop]) -> None:
     """Ten seconds after a server stops being five times as slow, 90 % of the goodput is back."""
     back = [
