@@ -260,7 +260,7 @@ def _bounded(
         model=target.model or model_name(root.get("model")),
         text_bytes=min(tally.text_bytes, MAX_MEASURE),
         token_ids=min(tally.token_ids + tally.media_tokens, MAX_MEASURE),
-        images=min(tally.images, MAX_MEASURE),
+        images=min(tally.images + tally.drawn, MAX_MEASURE),
         sequences=min(tally.prompts * tally.choices, MAX_SEQUENCES),
         prompts=min(tally.prompts, MAX_SEQUENCES),
         output_cap_tokens=tally.cap_tokens,

@@ -83,6 +83,13 @@ def test_text_hidden_beyond_padding_is_paid_for() -> None:
     assert request.text_bytes == 250_000 - 4096
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/../v1/chat/completions"])
+def test_space_in_front_hides_nothing(path: str) -> None:
+    """However far behind its beginning a document starts, on any path."""
+    request = parse(call(b" " * 5000 + b'{"model":"m","max_tokens":9000}', path))
+    assert (request.model, request.output_cap_tokens) == ("m", 9000)
+
+
 def test_no_more_than_the_bound_is_looked_at() -> None:
     """A body longer than the bound is treated as cut there."""
     request = parse(call(json.dumps(said("x" * 200_000, max_tokens=5)).encode()))

@@ -162,6 +162,12 @@ def test_each_picture_to_be_made_has_the_price_of_one(fields: dict[str, Any], pr
     assert elsewhere.prompt_tokens >= drawn.prompt_tokens
 
 
+def test_pictures_to_be_made_are_as_many_behind_a_cut() -> None:
+    """Their number is given, so a long text makes no more of them."""
+    request = measure({"n": 3, "prompt": "x" * 200_000}, "/v1/images/generations")
+    assert (request.partial, request.images) == (True, 3)
+
+
 def test_nothing_is_drawn_without_a_prompt() -> None:
     """A document that no server would draw from is not understood."""
     assert measure({"n": 4}, "/v1/images/generations").unread is Unread.ODD_JSON

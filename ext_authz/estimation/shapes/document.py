@@ -82,7 +82,7 @@ def body_of(call: HttpCall) -> Body:
 
 def looks_like_json(window: bytes) -> bool:
     """Whether a JSON object may start here, in any encoding of Unicode."""
-    return window[:64].lstrip(b" \t\r\n\0\xef\xbb\xbf\xfe\xff")[:1] == b"{"
+    return window.lstrip(b" \t\r\n\0\xef\xbb\xbf\xfe\xff")[:1] == b"{"
 
 
 def read(body: Body) -> Document | None:

@@ -101,8 +101,8 @@ def add_speech(form: Form, tally: Tally) -> None:
 
 def add_drawing(form: Form, tally: Tally) -> None:
     """Count pictures to be changed, and those to be made of them."""
-    made = whole_number(form.fields.get("n"), MAX_CHOICES) or 1
-    tally.images += len(form.files) + made
+    tally.drawn = whole_number(form.fields.get("n"), MAX_CHOICES) or 1
+    tally.images += len(form.files)
     tally.cap_tokens = 0
     _add_fields(form, tally)
 

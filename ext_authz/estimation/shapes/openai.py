@@ -131,6 +131,6 @@ def drawing(document: Document, tally: Tally) -> bool:
     if "prompt" not in root:
         return False
     add_text(root["prompt"], tally)
-    tally.images += whole_number(root.get("n"), MAX_CHOICES) or 1
+    tally.drawn = whole_number(root.get("n"), MAX_CHOICES) or 1
     tally.cap_tokens = 0
     return True

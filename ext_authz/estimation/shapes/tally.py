@@ -36,8 +36,9 @@ SMALLEST_IMAGE_BYTES = 16
 class Tally:
     """A running count; the only mutable value here, alive during one parse.
 
-    `media_bytes` is data of pictures, sound and papers in the document, `largest_media_bytes` its
-    largest piece, `media_tokens` what the sound and the papers among it come to.
+    `images` are to be looked at, `drawn` to be made. `media_bytes` is data of pictures, sound and
+    papers in the document, `largest_media_bytes` its largest piece, `media_tokens` what the sound
+    and the papers among it come to.
     `announced_bytes` is data declared in the document that explains bytes beyond a cut.
     `cap_tokens` 0 means that nothing is generated. `items` were looked at; beyond `MAX_ITEMS` the
     rest was not, and the whole is to be priced as the costliest it could be.
@@ -46,6 +47,7 @@ class Tally:
     text_bytes: int = 0
     token_ids: int = 0
     images: int = 0
+    drawn: int = 0
     media_bytes: int = 0
     largest_media_bytes: int = 0
     media_tokens: int = 0
@@ -65,6 +67,7 @@ class Tally:
         self.text_bytes = max(self.text_bytes, other.text_bytes)
         self.token_ids = max(self.token_ids, other.token_ids)
         self.images = max(self.images, other.images)
+        self.drawn = max(self.drawn, other.drawn)
         self.media_tokens = max(self.media_tokens, other.media_tokens)
         self.prompts = max(self.prompts, other.prompts)
         self.choices = max(self.choices, other.choices)
