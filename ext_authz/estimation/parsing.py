@@ -201,8 +201,8 @@ def _opaque(call: HttpCall, target: Target, body: Body, why: Unread) -> Inferenc
                 root = root or document.root
                 _cover_all(document, whole)
     text_bytes = whole.text_bytes
-    _scale(body, whole)
     if body.cut and body.window:
+        _scale(body, whole)
         whole.images = -(-whole.images * body.whole_bytes // len(body.window))
     size = body.whole_bytes * (COMPRESSED_EXPANSION if why is Unread.ENCODED else 1)
     whole.text_bytes = max(size, whole.text_bytes, text_bytes + body.beyond_bytes)
@@ -221,23 +221,22 @@ def _request(
     target: Target, operation: Operation, body: Body, tally: Tally, document: Document
 ) -> InferenceRequest:
     """The request a tally describes, with what lies beyond the cut scaled from what was seen."""
-    _scale(body, tally)
     seen = len(body.window)
-    # One large picture most likely goes on; several of like size have more behind them.
-    if body.cut and seen and 2 * tally.largest_media_bytes <= tally.media_bytes:
-        tally.images = -(-tally.images * body.whole_bytes // seen)
+    if body.cut and seen:
+        _scale(body, tally)
+        # One large picture most likely goes on; several of like size have more behind them.
+        if 2 * tally.largest_media_bytes <= tally.media_bytes:
+            tally.images = -(-tally.images * body.whole_bytes // seen)
     return _bounded(target, operation, body, tally, document.root)
 
 
 def _scale(body: Body, tally: Tally) -> None:
-    """Add to `tally` what lies beyond a cut.
+    """Add to `tally` what lies beyond a cut with something before it.
 
     Every byte beyond is like those before it: media, as much as there was of it, else text that is
     repeated as often, or ids where these are denser than text.
     """
     seen = len(body.window)
-    if not (body.cut and seen):
-        return
     beyond = max(0, body.beyond_bytes - tally.announced_bytes)
     written = max(0, seen - tally.media_bytes)
     tally.media_tokens += -(-beyond * tally.media_tokens // seen)

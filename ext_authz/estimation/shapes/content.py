@@ -29,11 +29,10 @@ def add_text(value: object, tally: Tally) -> None:
             text_bytes += len(item) if item.isascii() else utf8_bytes(item)
         elif isinstance(item, dict):
             # Most objects are messages, which have none of the fields that tell a picture.
-            kind = None if MEDIA_SIGNS.isdisjoint(item) else media_of(item)
-            if kind is None:
-                text_bytes += _fields_bytes(item, stack)
-            else:
+            if not MEDIA_SIGNS.isdisjoint(item) and (kind := media_of(item)) is not None:
                 add_media(kind, item, tally, stack)
+            else:
+                text_bytes += _fields_bytes(item, stack)
         elif isinstance(item, list):
             text_bytes += _list_bytes(item, stack)
         elif item is not None:
