@@ -34,9 +34,9 @@ def refusal(
 
 
 def early_refusal(
-    tenant: Tenant, reason: Reason, retry: RetryHint, limit: LimitState | None
+    tenant: Tenant, reason: Reason, retry: RetryHint | None = None, limit: LimitState | None = None
 ) -> Decision:
-    """The decision that refuses a request of `tenant` unread."""
+    """The decision that refuses a request of `tenant` before any look at load."""
     return Decision(
         verdict=Verdict.REJECT,
         reason=reason,

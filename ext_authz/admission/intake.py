@@ -6,11 +6,13 @@ PURE, and compiled once per configuration. What depends on load is none of its b
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from ext_authz.admission.answers import early_refusal
 from ext_authz.admission.pipelines import Pipelines, with_stages
 from ext_authz.admission.view import Ask
 from ext_authz.estimation.cost import CostBook
-from ext_authz.model import Decision, HttpCall, InferenceRequest, Reason, Verdict
+from ext_authz.model import Decision, HttpCall, InferenceRequest, Reason
 from ext_authz.settings import (
     AdmissionSettings,
     Pool,
@@ -180,11 +182,4 @@ def _matches(rule: TypeRule, tenant: Tenant, request: InferenceRequest) -> bool:
 def _refusal(
     reason: Reason, tenant: Tenant, type_: RequestType, request: InferenceRequest
 ) -> Decision:
-    return Decision(
-        verdict=Verdict.REJECT,
-        reason=reason,
-        would_be=Verdict.REJECT,
-        tenant=tenant.name,
-        type=type_.name,
-        model=request.model,
-    )
+    return replace(early_refusal(tenant, reason), type=type_.name, model=request.model)

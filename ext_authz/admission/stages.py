@@ -19,7 +19,7 @@ from ext_authz.admission.policies import ROOM
 from ext_authz.admission.pools import Pools
 from ext_authz.admission.selection import beside, choose_blind
 from ext_authz.admission.traffic import Stay
-from ext_authz.admission.view import Ask, View
+from ext_authz.admission.view import Ask, View, is_load_to_blame
 from ext_authz.estimation.latency.chain import Part, Whole
 from ext_authz.estimation.latency.features import Work
 from ext_authz.model import Evidence, Outcome, Reason, value
@@ -202,7 +202,8 @@ def _is_late(entry: View, whole: Whole) -> bool:
     risk = max(whole.risk(), tpot[0])
     if risk <= target:
         return False
-    if whole.is_spread_known and risk <= 2.0 * max(whole.risk_alone(), tpot[1]):
+    alone = max(whole.risk_alone(), tpot[1])
+    if whole.is_spread_known and not is_load_to_blame(risk, alone):
         return False
     return not (whole.chain.open == 0 and max(whole.risk_by_stages(), tpot[0]) <= target)
 

@@ -147,9 +147,8 @@ class View:
     def late(self) -> bool:
         """Whether a promise would more likely be broken than load may make it.
 
-        Load may break a part of `target_ratio` of the promises; where so many or more would be
-        broken on an idle endpoint, for the size of the request alone, at most twice as many, and
-        never more than `MOST_RISK`.
+        Load may break a part of `target_ratio` of the promises, and where so many or more would
+        be broken on an idle endpoint what `is_load_to_blame` allows.
         """
         forecast = self.forecast
         if forecast is None:
@@ -157,7 +156,7 @@ class View:
         risk = self.risk_of(forecast)
         if risk <= self.target_ratio:
             return False
-        return risk > MOST_RISK or risk > 2.0 * self.risk_of(self.alone())
+        return is_load_to_blame(risk, self.risk_of(self.alone()))
 
     def risk_of(self, forecast: Forecast) -> float:
         """The chance (0..1) that the promises are broken if the forecast is right."""
@@ -206,3 +205,9 @@ class View:
             memory_risk_ratio=memory_risk_ratio(self.ask.estimate.kv_tokens, self._kv_capacity()),
             risk_ratio=None if self.forecast is None else self.risk_of(self.forecast),
         )
+
+
+def is_load_to_blame(risk: float, alone: float) -> bool:
+    """Whether load makes a promise too unlikely to hold that might be broken `alone` as well, for
+    the size of the request: it may double that risk, but never beyond `MOST_RISK`."""
+    return risk > MOST_RISK or risk > 2.0 * alone

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 from ext_authz.estimation.output_length import OutputLengths
+from ext_authz.estimation.saved import fields
 from ext_authz.estimation.tokens import ByteRatios, Meter
 from ext_authz.model import InferenceRequest, Operation, Outcome, WorkEstimate
 from ext_authz.settings import CostRules
@@ -162,9 +163,10 @@ class CostBook:
         """Take up what `export` gave; False, and all is as it was, for anything else."""
         fresh = CostBook(self.rules)
         try:
-            fresh.lengths.restore(saved["lengths"])  # type: ignore[index]  # whatever it is, raises
-            fresh.prompts.restore(saved["prompts"])  # type: ignore[index]
-            fresh.outputs.restore(saved["outputs"])  # type: ignore[index]
+            told = fields(saved)
+            fresh.lengths.restore(told["lengths"])
+            fresh.prompts.restore(told["prompts"])
+            fresh.outputs.restore(told["outputs"])
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             return False
         self.lengths, self.prompts, self.outputs = fresh.lengths, fresh.prompts, fresh.outputs

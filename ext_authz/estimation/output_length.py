@@ -13,6 +13,8 @@ from collections import OrderedDict
 from itertools import accumulate
 from math import ceil, exp
 
+from ext_authz.estimation.saved import fields
+
 # Upper bounds of the classes, each a fifth longer than the one before, up to a million tokens.
 BOUNDS = tuple(1.2**number for number in range(77))
 # An answer counts half as much after so many further ones.
@@ -109,12 +111,13 @@ class LengthTable:
             "capped": [weight * scale for weight in self._capped],
         }
 
-    def restore(self, saved: dict[str, object]) -> None:
+    def restore(self, saved: object) -> None:
         """Take up what `export` gave. Raises ValueError, TypeError or KeyError for anything
         else."""
+        told = fields(saved)
         kept = []
         for name in ("ended", "capped"):
-            weights = [float(weight) for weight in saved[name]]  # type: ignore[attr-defined]  # raises
+            weights = [float(weight) for weight in told[name]]
             # With forgetting, weights never add up to more than this.
             good = all(weight >= 0.0 for weight in weights) and sum(weights) <= 2.0 * HALF_LIFE
             if len(weights) != len(BOUNDS) + 1 or not good:
@@ -122,7 +125,7 @@ class LengthTable:
             kept.append(weights)
         self._ended, self._capped = kept
         known = ceil(sum(self._ended) + sum(self._capped))
-        self.count = max(0, min(int(saved["count"]), known))  # type: ignore[call-overload]  # raises
+        self.count = max(0, min(int(told["count"]), known))
         self._refresh()
 
     def _refresh(self) -> None:

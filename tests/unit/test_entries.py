@@ -94,7 +94,7 @@ def test_durations() -> None:
         (None, None),
         (address("10.0.0.1", 8000), "10.0.0.1:8000"),
         (address("::1", 8000), "[::1]:8000"),
-        (core.Address(pipe=core.Pipe(path="/tmp/x")), None),  # noqa: S108  only a name
+        (core.Address(pipe=core.Pipe(path="@envoy")), None),
     ],
 )
 def test_upstreams(remote: core.Address | None, expected: str | None) -> None:

@@ -19,6 +19,7 @@ from math import log2
 from operator import add, itemgetter, mul
 
 from ext_authz.estimation.latency.features import Vector
+from ext_authz.estimation.saved import fields
 
 # Requests that one load bucket remembers: more is steadier and slower to follow.
 REMEMBERED = 150.0
@@ -111,9 +112,9 @@ class Shape:
     def restore(self, saved: object) -> None:
         """Take up what `export` gave; anything else raises ValueError, TypeError, KeyError,
         AttributeError or OverflowError and leaves all as it was."""
-        kept = saved["buckets"]  # type: ignore[index]  # whatever it is not, raises
+        told = fields(saved)
         buckets = {}
-        for key, (count, products, sums) in kept.items():
+        for key, (count, products, sums) in fields(told["buckets"]).items():
             evidence = _Evidence(self._size)
             evidence.count = _within(count, REMEMBERED)
             evidence.products = [_within(p, MOST_SQUARE) for p in products]
@@ -122,8 +123,8 @@ class Shape:
                 raise ValueError("evidence of another kind")
             _check_sums(evidence, self._size)
             buckets[int(key)] = evidence
-        weights = [_within(w, MOST_WEIGHT_S) for w in saved["weights"]]  # type: ignore[index]
-        lessons = int(_within(saved["lessons"], MOST_LESSONS))  # type: ignore[index]
+        weights = [_within(w, MOST_WEIGHT_S) for w in told["weights"]]
+        lessons = int(_within(told["lessons"], MOST_LESSONS))
         if len(weights) != self._size or bool(lessons) != bool(buckets):
             raise ValueError("weights of another kind")
         self._buckets, self.weights, self.lessons = buckets, weights, lessons
