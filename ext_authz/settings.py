@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
+from ext_authz.overload import RetryRules
 from ext_authz.snapshot import Staleness
 
 
@@ -177,13 +178,6 @@ class Pipeline:
     models: frozenset[str]
     paths: tuple[str, ...]
     stages: tuple[Stage, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RetryRules:
-    """Bounds of the hint a refused client gets: never under a true wait, never over `cap_s`."""
-
-    cap_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

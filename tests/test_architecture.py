@@ -35,6 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "ext_authz.model",
         "ext_authz.settings",
+        "ext_authz.overload",
         "ext_authz.snapshot",
         "ext_authz.errors",
     ),
@@ -44,6 +45,7 @@ PURE = (
     "ext_authz.estimation",
     "ext_authz.deploy",
     "ext_authz.model",
+    "ext_authz.overload",
     "ext_authz.settings",
     "ext_authz.simulation",
     "ext_authz.snapshot",

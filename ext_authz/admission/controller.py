@@ -12,26 +12,23 @@ from math import inf
 from random import Random
 
 from ext_authz.admission import foresight, judging, stages
-from ext_authz.admission.answers import early_refusal, refusal, why_admitted
+from ext_authz.admission.answers import why_admitted
 from ext_authz.admission.booking import book
 from ext_authz.admission.endpoints import EndpointState, seat
 from ext_authz.admission.ledger import Ledger, Reservation
-from ext_authz.admission.looking import chosen, holds, seen
+from ext_authz.admission.looking import chosen, seen
 from ext_authz.admission.measures import is_tried
 from ext_authz.admission.policies import POLICIES, may_try_next
 from ext_authz.admission.pools import Pools
-from ext_authz.admission.retry_after import hint
+from ext_authz.admission.refusing import Refuser, pressed
 from ext_authz.admission.selection import choose_blind
-from ext_authz.admission.tenant_limits import Breach, TenantLimitBook
+from ext_authz.admission.tenant_limits import TenantLimitBook
 from ext_authz.admission.view import Ask, PoolState, View
 from ext_authz.estimation.lag import ReportLag
 from ext_authz.estimation.latency.features import Work
-from ext_authz.model import Decision, Outcome, Reason, RetryHint, Verdict
+from ext_authz.model import Decision, Outcome, Reason, Verdict
 from ext_authz.settings import AdmissionSettings, Tenant
 from ext_authz.snapshot import EndpointSample
-
-# Stands in for the mean execution in a retry hint while nothing has finished yet.
-UNKNOWN_EXECUTION_S = 1.0
 
 
 class Controller:
@@ -48,6 +45,7 @@ class Controller:
         self.on_expired: Callable[[Reservation], None] = lambda _: None
         self._rng = rng
         self._limits = TenantLimitBook(settings.tenants, now)
+        self._refuser = Refuser(self._limits, settings.retry, rng)
         self.pools = Pools()
         self._looked_s = -inf
         self._settled_s = -inf
@@ -65,7 +63,7 @@ class Controller:
     def _arrive(self, ask: Ask, now: float) -> Decision:
         breach = self._limits.look(ask.tenant, ask.type, ask.estimate.tokens, self.ledger, now)
         if breach is not None:
-            return self._enforced(ask, self._refuse_by_limit(ask, breach, now), None, now)
+            return self._enforced(ask, self._refuser.by_limit(ask, breach, now), None, now)
         if ask.stages:
             return self._arrive_at_pipeline(ask, now)
         first: View | None = None
@@ -78,7 +76,7 @@ class Controller:
             if view is not None and objection is None:
                 if index == 0:
                     return self._admit(ask, view, False, why_admitted(view), now)
-                self._pressed(first, now)
+                pressed(first, now)
                 return self._demote(ask, first, view, reason, now)
             objection = objection or Reason.NO_ENDPOINT
             # The first pool's word counts, unless it could never say yes and another might.
@@ -86,7 +84,9 @@ class Controller:
                 told, reason = view, objection
             if not may_try_next(ask, objection, self.settings.fallback):
                 break
-        return self._enforced(ask, self._refuse(ask, told, reason, now), first, now)
+        return self._enforced(
+            ask, self._refuser.refuse(ask, told, reason, self.pools.by_name, now), first, now
+        )
 
     def _arrive_at_pipeline(self, ask: Ask, now: float) -> Decision:
         look = stages.look(ask, self.pools, self.settings, now)
@@ -96,7 +96,7 @@ class Controller:
         reason = look.reason or Reason.NO_ENDPOINT
         # What can never fit is told of the stage; all else is about the whole request.
         asked = look.asked if reason is Reason.TOO_LARGE and look.asked else ask
-        refused = self._refuse(asked, told, reason, now)
+        refused = self._refuser.refuse(asked, told, reason, self.pools.by_name, now)
         numbers = None if told is None else stages.evidence(told, entry.whole if entry else None)
         refused = replace(refused, stage=look.stage, evidence=numbers)
         return self._enforced(ask, refused, entry, now)
@@ -108,10 +108,7 @@ class Controller:
             return None
         self.tick(now)
         breach = self._limits.look_early(tenant, self.ledger, now)
-        if breach is None:
-            return None
-        retry = self._retry(tenant, breach.wait_s, breach.drain_per_s, now)
-        return early_refusal(tenant, breach.reason, retry, breach.limit)
+        return None if breach is None else self._refuser.early(tenant, breach, now)
 
     def settle(self, outcome: Outcome, now: float) -> Reservation | None:
         """An admitted request ended: what was charged for it, None if its reservation is not
@@ -185,6 +182,7 @@ class Controller:
         """Swap settings. Reservations, buckets, shares and what was learned stay."""
         self.settings = settings
         self._limits.reconfigure(settings.tenants, now)
+        self._refuser.rules = settings.retry
         self.pools.reconfigure(settings)
 
     def endpoint_states(self) -> tuple[tuple[str, EndpointState], ...]:
@@ -236,34 +234,6 @@ class Controller:
             return self._admit(ask, view, True, reason, now)
         would_be = Decision(Verdict.DEMOTE, reason, Verdict.DEMOTE, evidence=view.evidence())
         return self._enforced(ask, would_be, first, now)
-
-    def _refuse(self, ask: Ask, view: View | None, reason: Reason, now: float) -> Decision:
-        if reason is Reason.TOO_LARGE:
-            return refusal(ask, view, reason, None, holds(ask, self.pools.by_name))
-        execution_s, slots = UNKNOWN_EXECUTION_S, 1.0
-        if view is not None:
-            execution_s = view.execution_s or execution_s
-            slots = max(1.0, view.pool.shares.share(view.flow))
-        # A slot of the flow's own share comes free this often.
-        gap_s = execution_s / slots
-        wait = gap_s + (view.wait_s if view is not None else 0.0)
-        retry = self._retry(ask.tenant, wait, 1.0 / gap_s, now)
-        self._pressed(view, now, retry)
-        return refusal(ask, view, reason, retry, None)
-
-    def _refuse_by_limit(self, ask: Ask, breach: Breach, now: float) -> Decision:
-        retry = self._retry(ask.tenant, breach.wait_s, breach.drain_per_s, now)
-        return refusal(ask, None, breach.reason, retry, breach.limit)
-
-    def _retry(self, tenant: Tenant, wait: float, drain_per_s: float, now: float) -> RetryHint:
-        cap_s = self.settings.retry.cap_s
-        herd = self._limits.herd(tenant.name).add(now, drain_per_s, cap_s)
-        return hint(wait, herd, drain_per_s, cap_s, self._rng)
-
-    def _pressed(self, view: View | None, now: float, retry: RetryHint | None = None) -> None:
-        """Tell the shares that the flow wanted more than it got."""
-        if view is not None and not view.hopeless:
-            view.pool.shares.refused(view.flow, retry or RetryHint(0.0, 0.0), now)
 
     def _enforced(self, ask: Ask, decision: Decision, view: View | None, now: float) -> Decision:
         """Shadow mode, applied last, and for a sliver that is tried: the refusal stays on record,

@@ -21,6 +21,7 @@ from ext_authz.config.schema import (
     TypeBody,
 )
 from ext_authz.config.sources import source_settings, stale_after_s
+from ext_authz.overload import RetryRules
 from ext_authz.settings import (
     AdmissionSettings,
     CostRules,
@@ -31,7 +32,6 @@ from ext_authz.settings import (
     Pool,
     PriorityClass,
     RequestType,
-    RetryRules,
     ServerSettings,
     Settings,
     Slo,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ext_authz.overload import RetryRules
 from ext_authz.settings import (
     AdmissionSettings,
     CostRules,
@@ -14,7 +15,6 @@ from ext_authz.settings import (
     Pool,
     PriorityClass,
     RequestType,
-    RetryRules,
     ServerSettings,
     Settings,
     Slo,

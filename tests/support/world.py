@@ -24,6 +24,7 @@ from ext_authz.model import (
     Verdict,
     WorkEstimate,
 )
+from ext_authz.overload import RetryRules
 from ext_authz.settings import (
     AdmissionSettings,
     CostRules,
@@ -32,7 +33,6 @@ from ext_authz.settings import (
     Pool,
     PriorityClass,
     RequestType,
-    RetryRules,
     Slo,
     Tenant,
     TenantLimits,
