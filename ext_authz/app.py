@@ -155,8 +155,6 @@ class App:
     # -- configuration --------------------------------------------------------------------
 
     def _on_config(self, loaded: Loaded) -> None:
-        if loaded.unbuilt:
-            raise ConfigError(loaded.unbuilt)
         # All that may fail comes before anything is touched.
         try:
             plan = self._fleet.plan(loaded.settings)
@@ -187,11 +185,9 @@ def place(loaded: Loaded, error: TelemetryError) -> ConfigError:
 def serve(path: Path) -> None:
     """Run a server from the configuration at `path`.
 
-    Raises ConfigError if it cannot run, which includes asking for what is not built yet.
+    Raises ConfigError if it cannot run.
     """
     loaded = load(path)
-    if loaded.unbuilt:
-        raise ConfigError(loaded.unbuilt)
     for problem in loaded.warnings:
         log.warning("%s", problem)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

@@ -152,7 +152,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from ext_authz.config.compile import load
 
     loaded = load(arguments.file)
-    for problem in (*loaded.warnings, *loaded.unbuilt):
+    for problem in loaded.warnings:
         print(f"warning: {problem}", file=sys.stderr)
     print(f"{arguments.file}: ok")
     return 0

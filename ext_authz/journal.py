@@ -9,6 +9,7 @@ from collections import deque
 
 from ext_authz.estimation.kv import RISK_RATIO
 from ext_authz.model import Decision, Evidence, Verdict, value
+from ext_authz.overload import Mode
 
 CAPACITY = 4096
 
@@ -98,10 +99,13 @@ def _evidence(seen: Evidence) -> list[str]:
         lines.append(
             f"mean: wait {seen.wait_s or 0.0:.3f} s + execution {seen.execution_s:.3f} s, {budget}"
         )
+    reactive = seen.mode is Mode.REACTIVE
+    if reactive:
+        lines.append("mode: reactive, gauges and means decided")
     if seen.predicted_s is not None:
         lines.append(
-            f"prediction: {seen.predicted_s:.3f} s, late with a chance of "
-            f"{100.0 * (seen.risk_ratio or 0.0):.1f} %"
+            f"prediction{' (not acted on)' if reactive else ''}: {seen.predicted_s:.3f} s, "
+            f"late with a chance of {100.0 * (seen.risk_ratio or 0.0):.1f} %"
         )
     if seen.memory_risk_ratio is not None and seen.memory_risk_ratio > RISK_RATIO:
         lines.append(f"memory: may fill {100.0 * seen.memory_risk_ratio:.1f} % of the pool's cache")

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar, dataclass_transform
 
+from ext_authz.overload import Mode
+
 _Class = TypeVar("_Class")
 
 
@@ -199,7 +201,8 @@ class Evidence:
     """The numbers a decision was taken on: enough to explain it later. Unknown is None.
 
     `predicted_s` is the expected time end to end, `risk_ratio` the chance to break the promise,
-    `memory_risk_ratio` the part of the pool's KV cache the request may fill.
+    `memory_risk_ratio` the part of the pool's KV cache the request may fill. `mode` is what was
+    acted on: predictions, or gauges and means.
     """
 
     in_flight: float
@@ -212,6 +215,7 @@ class Evidence:
     predicted_s: float | None = None
     risk_ratio: float | None = None
     memory_risk_ratio: float | None = None
+    mode: Mode = Mode.PREDICTIVE
 
 
 @value

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
-from ext_authz.overload import RetryRules
+from ext_authz.overload import HybridRules, Mode, ReactiveRules, RetryRules
 from ext_authz.snapshot import Staleness
 
 
@@ -138,6 +138,7 @@ class Pool:
     instances: int = 1
     discovery: DiscoverySettings | None = None
     kv_token_bytes: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    mode: Mode = Mode.PREDICTIVE
 
     @property
     def slots(self) -> int:
@@ -188,7 +189,8 @@ class AdmissionSettings:
     each pool's slots that only the high class may fill. `lease_s` ends a reservation whose
     outcome never arrives. With `tune_margin` the margin follows how many promises are broken;
     load may break `target_violation_ratio` of them. Of what would be refused `tried_ratio` are
-    let in, to learn what becomes of them. Of `pipelines` the first that matches counts.
+    let in, to learn what becomes of them. Of `pipelines` the first that matches counts. `reactive`
+    and `hybrid` hold for pools of these modes.
     """
 
     enabled: bool
@@ -211,6 +213,8 @@ class AdmissionSettings:
     target_violation_ratio: float = 0.01
     tried_ratio: float = 0.0
     pipelines: tuple[Pipeline, ...] = ()
+    reactive: ReactiveRules = field(default_factory=ReactiveRules)
+    hybrid: HybridRules = field(default_factory=HybridRules)
 
 
 @dataclass(frozen=True, slots=True)

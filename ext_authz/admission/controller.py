@@ -177,6 +177,8 @@ class Controller:
             told = now - self._settled_s <= foresight.heard_within_s(self.report_lag)
             foresight.notice_overdue(self.pools.by_name.values(), told, now)
             foresight.estimate_untold(self.ledger, self.pools.by_name, self.report_lag, now)
+            for pool in self.pools.by_name.values():
+                pool.trust.look(self.settings.hybrid, now)
 
     def reconfigure(self, settings: AdmissionSettings, now: float) -> None:
         """Swap settings. Reservations, buckets, shares and what was learned stay."""
@@ -198,7 +200,7 @@ class Controller:
         view = seen(ask, pool, self.settings, choice, now)
         if view is None:
             return None, choice.reason
-        for policy in POLICIES:
+        for policy in POLICIES[pool.trust.predicts]:
             if (objection := policy(view)) is not None:
                 return view, objection
         return view, None

@@ -36,14 +36,16 @@ LEASE_TIMES, LEASE_DOUBLINGS = 2.0, 6
 
 
 def look(view: View, now: float) -> None:
-    """Fill in what is predicted, if anything can be yet."""
-    endpoint, predictor = view.endpoint, view.pool.predictor
+    """Fill in what is predicted, if anything can be yet, and whether that is acted on."""
+    endpoint, predictor, trust = view.endpoint, view.pool.predictor, view.pool.trust
     view.met = endpoint.traffic.meets(endpoint.load, view.occupied, now)
     view.run_slots = run_slots(view.pool, endpoint)
-    if predictor.taught:
+    if predictor.taught and trust.asks:
         estimate = view.ask.estimate
         view.work = Work(estimate.prompt_tokens, estimate.output_tokens)
-        view.forecast = predictor.ask(view.work, view.met, view.run_slots, endpoint.traffic.pace)
+        view.guess = predictor.ask(view.work, view.met, view.run_slots, endpoint.traffic.pace)
+        if trust.predicts:
+            view.forecast = view.guess
 
 
 def first_token(pool: PoolState, reservation: Reservation, ttft_s: float) -> None:
@@ -79,14 +81,14 @@ def begin(view: View, now: float) -> Stay:
     estimate, endpoint, predictor = view.ask.estimate, view.endpoint, view.pool.predictor
     work = view.work or Work(estimate.prompt_tokens, estimate.output_tokens)
     stay = Stay(work, estimate.kv_tokens - estimate.prompt_tokens, view.met, view.run_slots)
-    stay.forecast = view.forecast
+    stay.forecast = view.guess
     stay.slo_s = view.ask.slo_s
     stay.tried = view.tried
     stay.promised = view.promised and view.ask.slo_s is not None
     endpoint.hearsay.let_in(work, view.met, view.run_slots, now)
     endpoint.traffic.enter(stay, predictor.prefill_s(work), endpoint.load, now)
-    if view.forecast is not None and predictor.e2e[view.forecast.queued].known:
-        due_s = predictor.due_s(view.forecast) * endpoint.thermal_factor
+    if view.guess is not None and predictor.e2e[view.guess.queued].known:
+        due_s = predictor.due_s(view.guess) * endpoint.thermal_factor
         endpoint.traffic.watch(stay, now + due_s)
     return stay
 
@@ -95,10 +97,10 @@ def lease_s(view: View, configured_s: float) -> float:
     """How long a reservation may stay open without a sign of life: the configured time, or what
     holds nearly all requests of its like. One of a few lengths, as the ledger needs."""
     predictor, endpoint = view.pool.predictor, view.endpoint
-    if view.forecast is None or not predictor.e2e[view.forecast.queued].known:
+    if view.guess is None or not predictor.e2e[view.guess.queued].known:
         return configured_s
-    spread = predictor.e2e[view.forecast.queued].spread(0.99)
-    return lease_for(view.forecast.e2e_s * spread * endpoint.thermal_factor, configured_s)
+    spread = predictor.e2e[view.guess.queued].spread(0.99)
+    return lease_for(view.guess.e2e_s * spread * endpoint.thermal_factor, configured_s)
 
 
 def lease_for(longest_s: float, configured_s: float) -> float:

@@ -56,8 +56,23 @@ def seen(
     if execution_s is not None:
         view.execution_s = execution_s
         view.wait_s = endpoint.wait_s(choice.occupied, execution_s, pool.spec)
+    if not pool.trust.predicts:
+        view.reactive = settings.reactive
+        _look_at_gauges(view, now)
     foresight.look(view, now)
     return view
+
+
+def _look_at_gauges(view: View, now: float) -> None:
+    """What the engine itself tells of its queue, while that is fresh."""
+    sample = view.endpoint.sample
+    if sample is None:
+        return
+    since_s = now - view.pool.spec.staleness.fresh_s
+    if sample.waiting is not None and sample.told_s("waiting") >= since_s:
+        view.waiting = sample.waiting
+    if sample.mean_wait_s is not None and sample.told_s("mean_wait_s") >= since_s:
+        view.wait_s = max(view.wait_s, sample.mean_wait_s)
 
 
 def holds(ask: Ask, pools: Mapping[str, PoolState]) -> LimitState | None:

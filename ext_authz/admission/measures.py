@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Container
 from enum import IntEnum
 from heapq import heappop, heappush
+from itertools import islice
 from math import inf
 from random import Random
 
@@ -156,9 +157,9 @@ class Measures:
         within = tuple([true_s <= seconds for seconds in within_s])
         self._predictions.append((expected_s, true_s, within))
 
-    def accuracy(self) -> Accuracy | None:
-        """How good predictions have been lately; None before there were any."""
-        seen = self._predictions
+    def accuracy(self, most: int = MOST_PREDICTIONS) -> Accuracy | None:
+        """How good the last predictions have been, at most so many; None before there were any."""
+        seen = list(islice(reversed(self._predictions), most))
         if not seen:
             return None
         errors = sorted(abs(expected_s - true_s) / true_s for expected_s, true_s, _ in seen)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ext_authz.admission.view import Ask, View
+from ext_authz.estimation.latency.queueing import FIXED_SHAPE
 from ext_authz.model import Reason
 from ext_authz.settings import FallbackAction, PriorityClass
 
@@ -42,29 +43,56 @@ def latency(view: View) -> Reason | None:
 
     An idle endpoint takes one request whatever is predicted, and one on which more went well
     lately some more, or a bad prediction could never be unlearned. Before there is anything to
-    predict from, a mean stands in; without that nothing queues, because `capacity` already bounds
-    the load.
+    predict from, a mean stands in.
     """
+    if view.forecast is None:
+        return _mean_is_late(view)
     if view.fallback:
         return None
-    idle = view.endpoint.own == 0 and view.occupied < 0.5
-    if view.forecast is not None:
-        view.promised = not view.late()
-        spared = view.promised or idle or view.endpoint.own < view.floor
-        return None if spared else Reason.SLO_UNREACHABLE
-    if idle:
+    view.promised = not view.late()
+    spared = view.promised or _is_idle(view) or view.endpoint.own < view.floor
+    return None if spared else Reason.SLO_UNREACHABLE
+
+
+def backlog(view: View) -> Reason | None:
+    """The engine's own queue is short: what waits there says that it is full, however many slots
+    it was said to have."""
+    if view.waiting is None or view.fallback:
         return None
-    if view.ask.slo_s is None or view.execution_s is None:
+    batch = view.run_slots if view.pool.spec.engine in FIXED_SHAPE else 0
+    long = view.waiting > view.reactive.most_waiting + batch
+    return Reason.AT_CAPACITY if long else None
+
+
+def mean_latency(view: View) -> Reason | None:
+    """The mean wait and execution, as they are now, keep the promise, less the margin."""
+    return _mean_is_late(view) if view.reactive.mean_latency else None
+
+
+def _mean_is_late(view: View) -> Reason | None:
+    """An idle endpoint takes one request whatever the mean. Without one nothing queues, because
+    `capacity` already bounds the load."""
+    if view.fallback or view.ask.slo_s is None or view.execution_s is None or _is_idle(view):
         return None
     late = view.wait_s + view.execution_s > view.ask.slo_s - view.margin_s
     return Reason.SLO_UNREACHABLE if late else None
 
 
+def _is_idle(view: View) -> bool:
+    return view.endpoint.own == 0 and view.occupied < 0.5
+
+
 # The pipeline. `choose` (selection.py) has already ruled on telemetry and memory.
 # Whether a pool has room, and whether it is soon enough: a pipeline asks for room at each stage,
-# and for time once.
-ROOM: tuple[Policy, ...] = (capacity, reserve, share)
-POLICIES: tuple[Policy, ...] = (*ROOM, latency)
+# and for time once. By whether the pool acts on predictions.
+ROOM: dict[bool, tuple[Policy, ...]] = {
+    True: (capacity, reserve, share),
+    False: (capacity, backlog, reserve, share),
+}
+POLICIES: dict[bool, tuple[Policy, ...]] = {
+    True: (*ROOM[True], latency),
+    False: (*ROOM[False], mean_latency),
+}
 
 # A refusal by these may still be served elsewhere.
 DEMOTABLE = frozenset(

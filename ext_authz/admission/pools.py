@@ -6,6 +6,7 @@ PURE.
 from __future__ import annotations
 
 from ext_authz.admission.endpoints import EndpointState, seat
+from ext_authz.admission.modes import Trust
 from ext_authz.admission.view import PoolState
 from ext_authz.estimation.latency.chain import Chain
 from ext_authz.estimation.margin import MarginTuner
@@ -46,6 +47,10 @@ class Pools:
                 pool.shares = old.shares
                 pool.shares.resize(spec.slots)
                 pool.predictor, pool.measures = old.predictor, old.measures
+                if spec.mode is old.trust.mode:
+                    pool.trust = old.trust
+                else:
+                    pool.trust = Trust(spec.mode, pool.measures)
                 pool.measures.keep_tenants(settings.tenants)
                 if margin == self._margin:
                     pool.margin = old.margin

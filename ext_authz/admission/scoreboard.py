@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from math import isfinite
 
 from ext_authz.admission.measures import QUANTILES, Accuracy, Count
 from ext_authz.admission.view import PoolState
@@ -68,6 +69,18 @@ def margin_s(pools: Pools, _: float) -> Reading:
         yield (name,), pool.margin.value_s
 
 
+def predicts(pools: Pools, _: float) -> Reading:
+    """Whether predictions are acted on."""
+    for name, pool in pools.items():
+        yield (name, pool.trust.mode), float(pool.trust.predicts)
+
+
+def mode_switches(pools: Pools, _: float) -> Reading:
+    """How often that has changed."""
+    for name, pool in pools.items():
+        yield (name,), float(pool.trust.footing().switches)
+
+
 def efficiency(pools: Pools, now: float) -> Reading:
     """The Admission Efficiency Score."""
     for name, pool in pools.items():
@@ -124,6 +137,8 @@ READERS: dict[str, Reader] = {
     "refusals_judged": refusals_judged,
     "refusals_tried": refusals_tried,
     "margin_seconds": margin_s,
+    "predicting": predicts,
+    "mode_switches": mode_switches,
     "efficiency_ratio": efficiency,
     "efficiency_alarm": alarm,
     "goodput_per_second": goodput,
@@ -137,7 +152,14 @@ def page(pool: PoolState, now: float) -> dict[str, object]:
     """How one pool does, as plain values: over each of the windows, and its predictions."""
     measures = pool.measures
     accuracy = measures.accuracy()
+    footing = pool.trust.footing()
     return {
+        "mode": {
+            "configured": footing.mode,
+            "predicting": footing.predicts,
+            "for_s": now - footing.since_s if isfinite(footing.since_s) else None,
+            "switches": footing.switches,
+        },
         "margin_s": pool.margin.value_s,
         **{f"last_{s:.0f}_s": asdict(measures.standing(now, s)) for s in WINDOWS_S},
         "predictions": None if accuracy is None else asdict(accuracy),

@@ -153,7 +153,7 @@ def _look_at(
     view.occupied += on_device
     view.ahead = sum(earlier.pool is pool for earlier in before)
     view.pool_load += view.ahead
-    for rule in ROOM:
+    for rule in ROOM[pool.trust.predicts]:
         if (objection := rule(view)) is not None:
             return view, objection
     return view, None
@@ -174,7 +174,7 @@ def _part(view: View) -> Part | None:
         first_s, e2e_s = forecast.ttft_s * hot, forecast.e2e_s * hot
         return Part(first_s, e2e_s, alone.ttft_s * hot, alone.e2e_s * hot, spread)
     execution_s = view.execution_s
-    if execution_s is None:
+    if execution_s is None or not view.reactive.mean_latency:
         return None
     together_s = view.wait_s + execution_s
     return Part(together_s, together_s, execution_s, execution_s, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.measures import Measures
+from ext_authz.admission.modes import Trust
 from ext_authz.admission.shares import Flow, Shares
 from ext_authz.estimation.kv import memory_risk_ratio
 from ext_authz.estimation.latency.chain import Whole
@@ -11,6 +12,7 @@ from ext_authz.estimation.latency.features import IDLE, Work
 from ext_authz.estimation.latency.predictor import Forecast, Predictor
 from ext_authz.estimation.margin import MarginTuner
 from ext_authz.model import Evidence, InferenceRequest, WorkEstimate, value
+from ext_authz.overload import Mode, ReactiveRules
 from ext_authz.settings import Pool, RequestType, Tenant
 
 # What will more likely be late than not makes others late too, whatever it would be alone: while a
@@ -46,7 +48,7 @@ class Ask:
 class PoolState:
     """One pool's live numbers. Only the controller changes them."""
 
-    __slots__ = ("endpoints", "margin", "measures", "predictor", "shares", "spec")
+    __slots__ = ("endpoints", "margin", "measures", "predictor", "shares", "spec", "trust")
 
     def __init__(
         self,
@@ -60,11 +62,14 @@ class PoolState:
         self.predictor = Predictor()
         self.margin = margin or MarginTuner(0.0, None)
         self.measures = Measures()
+        self.trust = Trust(spec.mode, self.measures)
 
 
 class View:
     """An ask, the pool and the endpoint it would go to, with predictions filled in.
 
+    `guess` is what is predicted, and `forecast` the same where it is acted on. `waiting` are the
+    requests in the engine's own queue, where that is asked about and known.
     `allowed` is how many slots the flow may hold (see `Shares.allowance`). Of a pipeline's entry
     `later` are the other stages and `whole` is what is predicted of all; `ahead` are the slots of
     the pool that stages before this one would hold.
@@ -80,6 +85,7 @@ class View:
         "floor",
         "flow",
         "forecast",
+        "guess",
         "later",
         "margin_s",
         "met",
@@ -87,11 +93,13 @@ class View:
         "pool",
         "pool_load",
         "promised",
+        "reactive",
         "reserve_ratio",
         "run_slots",
         "target_ratio",
         "tried",
         "wait_s",
+        "waiting",
         "whole",
         "work",
     )
@@ -112,7 +120,10 @@ class View:
         self.met = IDLE
         self.run_slots = endpoint.spec.max_concurrency
         self.work: Work | None = None
+        self.guess: Forecast | None = None
         self.forecast: Forecast | None = None
+        self.waiting: float | None = None
+        self.reactive = ReactiveRules()
         self.target_ratio = 0.01
         # Let in because what was promised is predicted to be kept.
         self.promised = False
@@ -198,12 +209,11 @@ class View:
             tenant_in_flight=self.flow.used,
             tenant_limit=self.allowed,
             predicted_s=(
-                None
-                if self.forecast is None
-                else self.forecast.e2e_s * self.endpoint.thermal_factor
+                None if self.guess is None else self.guess.e2e_s * self.endpoint.thermal_factor
             ),
             memory_risk_ratio=memory_risk_ratio(self.ask.estimate.kv_tokens, self._kv_capacity()),
-            risk_ratio=None if self.forecast is None else self.risk_of(self.forecast),
+            risk_ratio=None if self.guess is None else self.risk_of(self.guess),
+            mode=Mode.PREDICTIVE if self.pool.trust.predicts else Mode.REACTIVE,
         )
 
 

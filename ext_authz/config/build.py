@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from ext_authz.config.discovery import discovery_settings
 from ext_authz.config.model_shapes import kv_token_bytes
+from ext_authz.config.modes import hybrid_rules, reactive_rules
 from ext_authz.config.pipelines import pipeline_settings
 from ext_authz.config.schema import (
     AdmissionControl,
@@ -21,7 +22,7 @@ from ext_authz.config.schema import (
     TypeBody,
 )
 from ext_authz.config.sources import source_settings, stale_after_s
-from ext_authz.overload import RetryRules
+from ext_authz.overload import Mode, RetryRules
 from ext_authz.settings import (
     AdmissionSettings,
     CostRules,
@@ -125,7 +126,9 @@ def _admission(config: AdmissionControl, base: Path) -> AdmissionSettings:
         type_header=scheduling.type_header,
         deadline_header=scheduling.deadline_header,
         reserve_ratio=scheduling.shared_capacity_reserve,
-        pools=MappingProxyType({pool.name: _pool(pool, stale_s, base) for pool in config.pools}),
+        pools=MappingProxyType(
+            {pool.name: _pool(pool, config.mode, stale_s, base) for pool in config.pools}
+        ),
         tenants=MappingProxyType({tenant.name: _tenant(tenant) for tenant in config.tenants}),
         cost=CostRules(**config.cost.model_dump()),
         retry=RetryRules(config.retry.cap),
@@ -134,6 +137,8 @@ def _admission(config: AdmissionControl, base: Path) -> AdmissionSettings:
         tune_margin=config.learning.tune_margin,
         target_violation_ratio=config.learning.target_violations,
         tried_ratio=config.learning.tried_refusals,
+        reactive=reactive_rules(config.reactive),
+        hybrid=hybrid_rules(config.hybrid),
     )
 
 
@@ -178,7 +183,7 @@ def _type(name: str, body: TypeBody) -> RequestType:
     return RequestType(name, body.weight, priority, body.max_concurrent)
 
 
-def _pool(pool: PoolBody, stale_s: float, base: Path) -> Pool:
+def _pool(pool: PoolBody, mode: str, stale_s: float, base: Path) -> Pool:
     discover = pool.discover
     return Pool(
         name=pool.name,
@@ -209,6 +214,7 @@ def _pool(pool: PoolBody, stale_s: float, base: Path) -> Pool:
         if discover is None
         else discovery_settings(discover, pool.max_concurrency, base),
         kv_token_bytes=kv_token_bytes(pool.models, pool.model_shapes),
+        mode=Mode(pool.mode or mode),
     )
 
 

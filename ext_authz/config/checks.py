@@ -11,6 +11,7 @@ from ext_authz.config import build
 from ext_authz.config.discovery import check_discovery
 from ext_authz.config.locate import Loc
 from ext_authz.config.model_shapes import check_shapes
+from ext_authz.config.modes import check_modes
 from ext_authz.config.pipelines import check_pipelines
 from ext_authz.config.report import Report
 from ext_authz.config.schema import AdmissionControl, PoolBody
@@ -18,14 +19,12 @@ from ext_authz.config.sources import check_sources
 
 
 def check(config: AdmissionControl, report: Report) -> None:
-    """Note every problem, warning and unbuilt thing of a file whose parts are well formed."""
+    """Note every problem and warning of a file whose parts are well formed."""
     for rule in _RULES:
         rule(config, report)
 
 
-def _modes(config: AdmissionControl, report: Report) -> None:
-    if config.mode != "predictive":
-        report.not_built(("mode",), f"{config.mode} is not built yet", "write predictive")
+def _hold(config: AdmissionControl, report: Report) -> None:
     if config.hold.model_fields_set:
         report.warn(
             ("hold", "limit"),
@@ -233,7 +232,8 @@ def _state_file(name: str, report: Report) -> None:
 
 
 _RULES: tuple[Callable[[AdmissionControl, Report], None], ...] = (
-    _modes,
+    check_modes,
+    _hold,
     check_sources,
     _slos,
     _type_rules,

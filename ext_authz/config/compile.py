@@ -24,13 +24,11 @@ _MAX_PRUNINGS = 8
 class Loaded:
     """A configuration that can run, and what its author should know.
 
-    `warnings` are allowed but doubtful; `unbuilt` is what this version knows but cannot do, which
-    `check` warns about and `serve` refuses. `files` were read: the configuration, then key files.
+    `warnings` are allowed but doubtful. `files` were read: the configuration, then key files.
     """
 
     settings: Settings
     warnings: tuple[Problem, ...]
-    unbuilt: tuple[Problem, ...]
     files: tuple[Path, ...]
 
 
@@ -64,7 +62,6 @@ def load_from(path: Path, files: Files) -> Loaded:
     return Loaded(
         settings=build(root.admission_control, keys, files.fingerprint(), path.parent),
         warnings=_in_order(report.warnings, str(path)),
-        unbuilt=_in_order(report.unbuilt, str(path)),
         files=files.paths,
     )
 

@@ -26,7 +26,7 @@ _SHAPES = {
 
 
 class Report:
-    """What is wrong, doubtful or not built, gathered over one load.
+    """What is wrong or doubtful, gathered over one load.
 
     `broken` names the sections (keys below the top key) that lost something to the schema:
     checks that need a section whole skip themselves, so that one mistake is told once.
@@ -37,7 +37,6 @@ class Report:
         self.tree = tree
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
-        self.unbuilt: list[Problem] = []
         self.broken: set[str] = set()
 
     def at(self, loc: Loc, message: str, remedy: str) -> Problem:
@@ -56,10 +55,6 @@ class Report:
     def warn(self, loc: Loc, message: str, remedy: str) -> None:
         """Note something that is allowed but probably not meant."""
         self.warnings.append(self.at(loc, message, remedy))
-
-    def not_built(self, loc: Loc, message: str, remedy: str) -> None:
-        """Note something that this version knows but cannot do."""
-        self.unbuilt.append(self.at(loc, message, remedy))
 
     def whole(self, *sections: str) -> bool:
         """Whether none of these sections lost anything to the schema."""

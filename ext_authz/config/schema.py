@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ext_authz.config.discovery import DiscoverBody
 from ext_authz.config.model_shapes import ModelShapeBody
+from ext_authz.config.modes import HybridBody, ModeWord, ReactiveBody
 from ext_authz.config.pipelines import PipelineBody
 from ext_authz.config.scalars import (
     as_bool,
@@ -153,6 +154,7 @@ class PoolBody(Section):
     kv_guard: Annotated[float, number(0, 1, above=True)] = 0.85
     http2: Flag = False
     instances: Annotated[int, whole(1, 1024)] = 1
+    mode: ModeWord | None = None
     model_shapes: Annotated[dict[Text, ModelShapeBody], Field(max_length=1000)] = Field(
         default_factory=dict
     )
@@ -262,7 +264,9 @@ class AdmissionControl(Section):
     """Everything below the one top key."""
 
     enabled: Flag = True
-    mode: Annotated[str, choice("predictive", "reactive", "hybrid")] = "predictive"
+    mode: ModeWord = "predictive"
+    reactive: ReactiveBody = ReactiveBody()
+    hybrid: HybridBody = HybridBody()
     enforcement: Annotated[str, choice("enforce", "shadow")] = "enforce"
     safety_margin_ms: Annotated[float, number(0, 3_600_000)] = 25.0
     fallback_action: Annotated[

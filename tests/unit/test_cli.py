@@ -127,19 +127,6 @@ def test_the_published_skeleton_is_a_good_file(capsys: pytest.CaptureFixture[str
     assert all(line.startswith("warning: ") for line in told.err.splitlines())
 
 
-def test_what_is_not_built(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`check` warns of it; a server that would silently ignore what its file asks for does not
-    start."""
-    path = tmp_path / "gate.yaml"
-    path.write_text("admission_control: {mode: reactive}\n")
-    assert main(["check", str(path)]) == 0
-    assert "is not built yet" in capsys.readouterr().err
-    told = run("serve", "--config", str(path))
-    assert told.returncode == 1
-    assert "gate.yaml:1: admission_control.mode: reactive is not built yet" in told.stderr
-    assert "Traceback" not in told.stderr
-
-
 def test_serve_on_a_port_that_is_taken(tmp_path: Path) -> None:
     """A port that cannot be had is the machine's fault: exit 3 and its name, no stack trace."""
     path = tmp_path / "gate.yaml"

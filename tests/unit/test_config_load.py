@@ -9,6 +9,7 @@ import pytest
 from ext_authz.config import Loaded, load
 from ext_authz.config.keys import digest
 from ext_authz.errors import ConfigError
+from ext_authz.overload import HybridRules, Mode, ReactiveRules
 from ext_authz.settings import (
     CostRules,
     EdgeSettings,
@@ -82,7 +83,6 @@ def test_skeleton_loads_as_written() -> None:
     assert prometheus.url == "http://metrics.internal:9090"
     assert (prometheus.scrape_interval_s, prometheus.interval_s) == (15.0, 5.0)
     assert stream == StreamSettings("0.0.0.0:8081")
-    assert loaded.unbuilt == ()
     assert [p.message.split(":")[0] for p in loaded.warnings] == [
         "there are no pools",
         "there are no tenants",
@@ -104,7 +104,6 @@ def test_every_key_reaches_the_settings() -> None:
     foo = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"
     digests = [foo, digest("key-one-of-acme"), digest("key-two-of-acme")]
     assert settings.keys == {bytes.fromhex(one): "acme" for one in digests}
-    assert [p.field.split(".", 1)[1] for p in loaded.unbuilt] == ["mode"]
     admission = settings.admission
     assert not admission.enabled
     assert not admission.enforce
@@ -120,6 +119,8 @@ def test_every_key_reaches_the_settings() -> None:
     stages = (Stage("primary", 1.0, 0), Stage("economy", 2.5, 10))
     rag = Pipeline("rag", frozenset({"llama-70b"}), ("/v1/rag/*",), stages)
     assert admission.pipelines == (rag,)
+    assert admission.reactive == ReactiveRules(0.0, False)
+    assert admission.hybrid == HybridRules(0.25, 1.0)
 
 
 def test_pools_and_tenants_reach_the_settings() -> None:
@@ -143,6 +144,7 @@ def test_pools_and_tenants_reach_the_settings() -> None:
         2.0,
     )
     assert (economy.kv_guard_ratio, economy.slots) == (0.85, 16)
+    assert (primary.mode, economy.mode) == (Mode.HYBRID, Mode.REACTIVE)
     assert admission.tenants == {
         "acme": Tenant(
             "acme",
@@ -160,7 +162,6 @@ def test_pools_and_tenants_reach_the_settings() -> None:
 def test_empty_section_means_all_defaults(tmp_path: Path) -> None:
     """A file with nothing in it gives the documented defaults."""
     loaded = written(tmp_path, "admission_control: {}\n")
-    assert loaded.unbuilt == ()
     assert loaded.settings.telemetry == TelemetrySettings((ScrapeSettings(1.0, 1.0, 4 << 20),))
     assert loaded.settings.edge == EdgeSettings(
         "0.0.0.0:8080", 1000.0, 200, 10_000, 100.0, 65536, False, 0.5, 0.02, 5.0

@@ -14,6 +14,7 @@ from ext_authz.model import (
     Verdict,
     WorkEstimate,
 )
+from ext_authz.overload import Mode
 
 ADMITTED = Decision(
     Verdict.ADMIT,
@@ -98,6 +99,14 @@ def test_shadow_mode_is_explained() -> None:
     text = explain(Entry(1.0, "", replace(ADMITTED, would_be=Verdict.REJECT)))
     assert "would have been reject" in text
     assert text.startswith("request - ")
+
+
+def test_predictions_that_did_not_decide_are_explained_as_such() -> None:
+    """A reactive decision says so, and a prediction beside it is marked."""
+    numbers = Evidence(1.0, 4, 0.0, 0.5, 1.0, 0, 4.0, predicted_s=0.7, mode=Mode.REACTIVE)
+    text = explain(Entry(1.0, "q1", replace(ADMITTED, evidence=numbers)))
+    assert "mode: reactive, gauges and means decided" in text
+    assert "prediction (not acted on): 0.700 s" in text
 
 
 def test_unknown_is_said_and_not_guessed() -> None:

@@ -39,7 +39,7 @@ class Tower:
         self.fleet = Fleet(settings, self.time, listeners, sleep=self.time.sleep)
         ids = (str(number) for number in count())
         self.gate = Gate(settings, ids, Random(1), self.metrics, self.time.now())
-        loaded = Loaded(settings, (), (), (Path("gate.yaml"),))
+        loaded = Loaded(settings, (), (Path("gate.yaml"),))
         self.lookout = Lookout(self.gate, self.fleet, self.time, loaded)
         self.lookout.wire(self.metrics)
 

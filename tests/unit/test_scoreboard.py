@@ -73,6 +73,8 @@ def test_what_a_scrape_shows() -> None:
         'ext_authz_refusals_tried_total{pool="p",result="kept"}': 1.0,
         'ext_authz_refusals_tried_total{pool="p",result="missed"}': 2.0,
         'ext_authz_margin_seconds{pool="p"}': 0.0,
+        'ext_authz_predicting{mode="predictive",pool="p"}': 1.0,
+        'ext_authz_mode_switches_total{pool="p"}': 0.0,
         'ext_authz_efficiency_ratio{pool="p"}': 97 / 102,
         'ext_authz_efficiency_alarm{pool="p"}': 1.0,
         'ext_authz_goodput_per_second{pool="p"}': 97 / 60,
@@ -89,6 +91,7 @@ def test_what_is_unknown_has_no_series() -> None:
     """A pool that did nothing yet shows counts of 0 and no ratio."""
     told = shown({"p": PoolState(make_pool("p", "10.0.0.1:1"), ())})
     assert not [name for name in told if "ratio" in name or "goodput" in name]
+    assert told.pop('ext_authz_predicting{mode="predictive",pool="p"}') == 1.0
     assert set(told.values()) == {0.0}
 
 
@@ -98,5 +101,8 @@ def test_the_page_is_plain_json() -> None:
     assert got["last_60_s"]["compliance_ratio"] == 0.97
     assert got["last_600_s"]["alarm"] is True
     assert got["predictions"]["predictions"] == 4
+    assert got["mode"] == {
+        "configured": "predictive", "predicting": True, "for_s": None, "switches": 0
+    }  # fmt: skip
     empty = page(PoolState(make_pool("p", "10.0.0.1:1"), ()), NOW)
     assert json.loads(json.dumps(empty))["predictions"] is None
