@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tests.benchmarks.arrive import arrive_costs
 from tests.benchmarks.backlog import BACKLOG, backlog_costs
 from tests.benchmarks.learning import LEARNING, learning_costs
 from tests.benchmarks.load import Run, closed_loop, open_loop
@@ -40,7 +41,7 @@ def main() -> None:
         result["stage_us"] = stage_us(Path(folder) / "gate.yaml")
     with tempfile.TemporaryDirectory() as folder:
         result |= page_costs() | fleet_costs(Path(folder)) | backlog_costs(Path(folder))
-        result |= learning_costs(Path(folder))
+        result |= learning_costs(Path(folder)) | arrive_costs()
     result["verdicts"] = dict(verdicts)
     out = ROOT / "build" / "bench.json"
     out.parent.mkdir(exist_ok=True)
@@ -121,7 +122,8 @@ def _print(result: dict[str, Any]) -> None:
     print("verdicts:", ", ".join(f"{k} {v}" for k, v in sorted(result["verdicts"].items())))
     for name in (*TELEMETRY, *BACKLOG, *LEARNING):
         print(f"{name:26} {result[name]:>8}")
-    print("estimate_us:", ", ".join(f"{k} {v}" for k, v in result["estimate_us"].items()))
+    for name in ("estimate_us", "arrive_us"):
+        print(f"{name}:", ", ".join(f"{k} {v}" for k, v in result[name].items()))
     for stage, us in result["stage_us"].items():
         print(f"  {stage:20} {us:>8.1f} us")
 
