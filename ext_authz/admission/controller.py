@@ -116,7 +116,7 @@ class Controller:
         reservation = self.ledger.close(outcome.reservation_id)
         if reservation is None:
             return None
-        reservation.release(now)
+        reservation.release(now, outcome.ended_s)
         self._settled_s = now
         judging.judge(self.pools.by_name.get(reservation.pool), reservation, outcome, now)
         if outcome.ended_s is not None:
@@ -175,7 +175,8 @@ class Controller:
         if now - self._looked_s >= foresight.LOOK_EVERY_S:
             self._looked_s = now
             told = now - self._settled_s <= foresight.heard_within_s(self.report_lag)
-            foresight.notice_overdue(self.pools.by_name.values(), told, now)
+            known_s = now - (self.report_lag.quantile_s(0.99) or 0.0)
+            foresight.notice_overdue(self.pools.by_name.values(), told, known_s)
             foresight.estimate_untold(self.ledger, self.pools.by_name, self.report_lag, now)
             for pool in self.pools.by_name.values():
                 pool.trust.look(self.settings.hybrid, now)

@@ -84,6 +84,7 @@ class EndpointState:
         """So many of our own are over though nobody has told."""
         self.untold = requests
         self.load = self._running()
+        self.traffic.running_ratio = max(0.0, 1.0 - requests / self.own) if self.own else 1.0
 
     def _running(self) -> float:
         own = self.own - self.untold
@@ -198,7 +199,7 @@ class EndpointState:
             return used
         own_tokens = float(self.own_tokens)
         if self.untold > 0.0:
-            own_tokens *= max(0.0, 1.0 - self.untold / self.own) if self.own else 0.0
+            own_tokens *= self.traffic.running_ratio
         return max(used or 0.0, own_tokens / capacity) + tokens / capacity
 
     def fits(self, tokens: int) -> bool:

@@ -149,17 +149,18 @@ def heard_within_s(lag: ReportLag) -> float:
     return max(HEARD_S, HEARD_LAGS * (lag.mean_s or 0.0))
 
 
-def notice_overdue(pools: Iterable[PoolState], told: bool, now: float) -> None:
-    """Tell the predictors of what should have ended by now.
+def notice_overdue(pools: Iterable[PoolState], told: bool, known_s: float) -> None:
+    """Tell the predictors of what should have ended by `known_s`, the time up to which ends have
+    been told.
 
     Unless `told` no ends are heard of at all: then nothing can be said of those that are missing.
     """
     for pool in pools:
         for endpoint in pool.endpoints:
-            for stay in endpoint.traffic.overdue(now):
+            for stay in endpoint.traffic.overdue(known_s):
                 if not told:
                     continue
-                seconds = (now - stay.entered_s) / endpoint.thermal_factor
+                seconds = (known_s - stay.entered_s) / endpoint.thermal_factor
                 first_time, stay.late = not stay.late, True
                 pool.predictor.overdue(stay.longest(seconds), endpoint.traffic.pace, first_time)
 
@@ -171,9 +172,9 @@ def estimate_untold(
 
     Matters only where the access log is late. Two things tell: by its age each open request is
     still running with some chance (`_running`), and a fresh gauge shows what the engine holds,
-    to which is added what was let in since. The gauge is more exact where it is alive, but it
-    can be stuck or belong to others, so that it is believed within two standard deviations of
-    what the ages say.
+    to which is added what was let in since, less what has ended since. The gauge is more exact
+    where it is alive, but it can be stuck: of what it shows, no less is believed than what the
+    ages say, less two standard deviations.
     """
     mean_s = lag.mean_s or 0.0
     late = mean_s >= MATERIAL_LAG_S
@@ -183,12 +184,13 @@ def estimate_untold(
         for reservation in islice(ledger, 0, None, step):
             if reservation.pool in pools and reservation.stay is not None:
                 seen = ages.setdefault(id(reservation.endpoint), _Ages())
-                chance = _running(reservation, pools[reservation.pool], mean_s, now)
+                pool = pools[reservation.pool]
+                chance = _running(reservation, pool, mean_s, now)
                 seen.running += step * chance
                 seen.variance += step * chance * (1.0 - chance)
                 sample = reservation.endpoint.sample
-                if sample is not None and reservation.stay.entered_s > sample.at_s:
-                    seen.since += step
+                if sample is not None:
+                    seen.since += step * chance * _since(reservation, pool, sample.at_s, now)
     for pool in pools.values():
         for endpoint in pool.endpoints:
             seen = ages.get(id(endpoint), _Ages())
@@ -197,15 +199,15 @@ def estimate_untold(
 
 
 class _Ages:
-    """What the ages of an endpoint's open requests say: expected to run, its variance, and how
-    many came since the last sample."""
+    """What the ages of an endpoint's open requests say: expected to run, its variance, and by how
+    many more run than at the last sample."""
 
     __slots__ = ("running", "since", "variance")
 
     def __init__(self) -> None:
         self.running = 0.0
         self.variance = 0.0
-        self.since = 0
+        self.since = 0.0
 
 
 def _running(reservation: Reservation, pool: PoolState, mean_lag_s: float, now: float) -> float:
@@ -225,14 +227,28 @@ def _running(reservation: Reservation, pool: PoolState, mean_lag_s: float, now: 
     return running / (running + over) if over > 0.0 else 1.0
 
 
+def _since(reservation: Reservation, pool: PoolState, sampled_s: float, now: float) -> float:
+    """What an open request adds to a gauge that was read at `sampled_s`, for each chance that it
+    runs now: 1 if it came later, and else less than nothing, for those of its like that have ended
+    since."""
+    stay = reservation.stay
+    if stay is None or stay.entered_s > sampled_s:
+        return 1.0
+    if stay.forecast is None:
+        return 0.0
+    cool, expected_s = reservation.endpoint.thermal_factor, stay.forecast.e2e_s
+    residuals = pool.predictor.e2e[stay.forecast.queued]
+    then = residuals.beyond((sampled_s - stay.entered_s) / cool, expected_s)
+    return 1.0 - then / residuals.beyond((now - stay.entered_s) / cool, expected_s)
+
+
 def _believed(seen: _Ages, endpoint: EndpointState, now: float) -> float:
     """Our own requests that still run."""
     sample = endpoint.sample
     if sample is None or sample.load is None or now - sample.at_s > FRESH_GAUGE_S:
         return seen.running
-    shown = max(0.0, sample.load - endpoint.foreign) + seen.since
-    doubt = 2.0 * sqrt(seen.variance)
-    return min(max(shown, seen.running - doubt), seen.running + doubt)
+    shown = max(0.0, sample.load - endpoint.foreign + seen.since)
+    return max(shown, seen.running - 2.0 * sqrt(seen.variance))
 
 
 def run_slots(pool: PoolState, endpoint: EndpointState) -> int:

@@ -60,10 +60,11 @@ class Reservation:
     later: tuple[Charge, ...] = ()
     whole: Whole | None = None
 
-    def release(self, now: float) -> None:
-        """Give back what was charged. The ledger's `close` comes first, and comes once."""
+    def release(self, now: float, ended_s: float | None = None) -> None:
+        """Give back what was charged, of a request that is over since `ended_s`. The ledger's
+        `close` comes first, and comes once."""
         if self.stay is not None:
-            self.endpoint.traffic.leave(self.stay, self.endpoint.load, now)
+            self.endpoint.traffic.leave(self.stay, self.endpoint.load, now, ended_s)
         self.endpoint.release(self.tokens)
         self.shares.released(self.flow)
         if self.whole is not None:

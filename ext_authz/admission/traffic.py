@@ -8,6 +8,7 @@ that a burst right after its arrival is not blamed on its size.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from math import exp, inf
 
 from ext_authz.estimation.latency.features import Load, Work
@@ -21,6 +22,9 @@ AGAIN, LOOKS = 1.5, 3
 MOST_LATE = 16
 # A prompt that waits longer than this to be computed says nothing that its queue does not.
 MOST_PREFILL_S = 60.0
+# The integrals are remembered in such steps, so many of them: an end that is told late is looked
+# up by the time at which it was.
+STEP_S, STEPS = 0.05, 60
 
 # Of the most requests in flight that went well in the last minutes.
 FLOOR_RATIO = 0.25
@@ -88,17 +92,20 @@ class Traffic:
     """Our requests on one endpoint. `load` below is all requests on it, foreign ones too, up to
     `now`. `pace` is how fast the endpoint is beside others of its pool."""
 
-    __slots__ = ("_at_s", "_context_sum", "_due", "_good", "_good_at_s", "_load_sum", "_number",
-                 "context_tokens", "pace", "prefill_s")  # fmt: skip
+    __slots__ = ("_at_s", "_context_sum", "_due", "_good", "_good_at_s", "_load_sum", "_marks",
+                 "_number", "context_tokens", "pace", "prefill_s", "running_ratio")  # fmt: skip
 
     def __init__(self) -> None:
         self.pace = Pace()
         self.context_tokens = 0.0
         self.prefill_s = 0.0
+        # Of our open requests, the part that is not over untold.
+        self.running_ratio = 1.0
         # Integrals over time, so that a mean over any life is one subtraction.
         self._load_sum = 0.0
         self._context_sum = 0.0
         self._at_s = -inf
+        self._marks: deque[tuple[float, float, float]] = deque(maxlen=STEPS)
         self._good = 0.0
         self._good_at_s = -inf
         self._due: list[tuple[float, int, Stay]] = []
@@ -108,7 +115,7 @@ class Traffic:
         """What a request would meet that has `in_flight` others before it: those on this endpoint
         and on others that share its device."""
         self._advance(load, now)
-        return Load(in_flight, self.context_tokens, self.prefill_s)
+        return Load(in_flight, self.context_tokens * self.running_ratio, self.prefill_s)
 
     def enter(self, stay: Stay, prefill_s: float, load: float, now: float) -> None:
         """A request is let in, which keeps the engine busy with its prompt for `prefill_s`."""
@@ -119,16 +126,18 @@ class Traffic:
         self.context_tokens += stay.work.prompt_tokens
         self.prefill_s = min(self.prefill_s + prefill_s, MOST_PREFILL_S)
 
-    def leave(self, stay: Stay, load: float, now: float) -> None:
-        """A request is over, or nobody knows any more that it runs. `load` still counts it."""
+    def leave(self, stay: Stay, load: float, now: float, ended_s: float | None = None) -> None:
+        """A request is over since `ended_s`, or nobody knows any more that it runs. `load` still
+        counts it."""
         self._advance(load, now)
         stay.gone = True
         self.context_tokens = max(0.0, self.context_tokens - stay.work.prompt_tokens)
-        seconds = now - stay.entered_s
+        until_s, load_sum, context_sum = self._sums_at(now if ended_s is None else ended_s)
+        seconds = until_s - stay.entered_s
         if seconds > 0.0:
             # What the neighbours on the device brought is taken to have stayed.
-            beside = max(0.0, (self._load_sum - stay.load_mark) / seconds - 1.0)
-            context = (self._context_sum - stay.context_mark) / seconds - stay.work.prompt_tokens
+            beside = max(0.0, (load_sum - stay.load_mark) / seconds - 1.0)
+            context = (context_sum - stay.context_mark) / seconds - stay.work.prompt_tokens
             stay.lived = Load(beside, max(0.0, context), stay.met.prefill_s)
 
     def went_well(self, in_flight: float, at_s: float) -> None:
@@ -173,6 +182,16 @@ class Traffic:
         if seconds > 0.0:
             if seconds < inf:
                 self._load_sum += load * seconds
-                self._context_sum += self.context_tokens * seconds
+                self._context_sum += self.context_tokens * self.running_ratio * seconds
                 self.prefill_s = max(0.0, self.prefill_s - seconds)
             self._at_s = now
+            if not self._marks or now - self._marks[-1][0] >= STEP_S:
+                self._marks.append((now, self._load_sum, self._context_sum))
+
+    def _sums_at(self, at_s: float) -> tuple[float, float, float]:
+        """The integrals as they were at about `at_s`, and when exactly."""
+        latest = (self._at_s, self._load_sum, self._context_sum)
+        for mark in reversed(self._marks):
+            if mark[0] <= at_s:
+                return latest if at_s - mark[0] > STEP_S else mark
+        return latest
