@@ -189,9 +189,17 @@ class Traffic:
                 self._marks.append((now, self._load_sum, self._context_sum))
 
     def _sums_at(self, at_s: float) -> tuple[float, float, float]:
-        """The integrals as they were at about `at_s`, and when exactly."""
-        latest = (self._at_s, self._load_sum, self._context_sum)
+        """The integrals as they were at `at_s`, or at the time nearest to it that is remembered."""
+        after = (self._at_s, self._load_sum, self._context_sum)
+        if at_s >= self._at_s:
+            return after
         for mark in reversed(self._marks):
             if mark[0] <= at_s:
-                return latest if at_s - mark[0] > STEP_S else mark
-        return latest
+                part = (at_s - mark[0]) / (after[0] - mark[0])
+                return (
+                    at_s,
+                    mark[1] + part * (after[1] - mark[1]),
+                    mark[2] + part * (after[2] - mark[2]),
+                )
+            after = mark
+        return after
