@@ -23,7 +23,7 @@ from ext_authz.admission.pools import Pools
 from ext_authz.admission.refusing import Refuser, pressed
 from ext_authz.admission.selection import choose_blind
 from ext_authz.admission.tenant_limits import TenantLimitBook
-from ext_authz.admission.view import Ask, PoolState, View
+from ext_authz.admission.view import Ask, Caller, PoolState, View
 from ext_authz.estimation.lag import ReportLag
 from ext_authz.estimation.latency.features import Work
 from ext_authz.model import Decision, Outcome, Reason, Verdict
@@ -45,7 +45,7 @@ class Controller:
         self.on_expired: Callable[[Reservation], None] = lambda _: None
         self._rng = rng
         self._limits = TenantLimitBook(settings.tenants, now)
-        self._refuser = Refuser(self._limits, settings.retry, rng)
+        self._refuser = Refuser(settings.retry, rng)
         self.pools = Pools()
         self._looked_s = -inf
         self._settled_s = -inf
@@ -101,14 +101,14 @@ class Controller:
         refused = replace(refused, stage=look.stage, evidence=numbers)
         return self._enforced(ask, refused, entry, now)
 
-    def refuse_early(self, tenant: Tenant, now: float) -> Decision | None:
+    def refuse_early(self, tenant: Tenant, caller: Caller, now: float) -> Decision | None:
         """The refusal that any request of `tenant` would get now, so that its body need not be
         read; None if there is none, or if nothing is enforced."""
         if not self.settings.enforce:
             return None
         self.tick(now)
         breach = self._limits.look_early(tenant, self.ledger, now)
-        return None if breach is None else self._refuser.early(tenant, breach, now)
+        return None if breach is None else self._refuser.early(tenant, caller, breach, now)
 
     def settle(self, outcome: Outcome, now: float) -> Reservation | None:
         """An admitted request ended: what was charged for it, None if its reservation is not

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ext_authz.admission.answers import early_refusal
 from ext_authz.admission.pipelines import Pipelines, with_stages
-from ext_authz.admission.view import Ask
+from ext_authz.admission.view import NOBODY, Ask, Caller
 from ext_authz.estimation.cost import CostBook
 from ext_authz.model import Decision, HttpCall, InferenceRequest, Reason
 from ext_authz.settings import (
@@ -49,7 +49,12 @@ class Intake:
         self._prefix_slos = sorted(prefixes, key=lambda item: -len(item[0]))
 
     def ask(
-        self, ask_id: str, tenant: Tenant, call: HttpCall, request: InferenceRequest
+        self,
+        ask_id: str,
+        tenant: Tenant,
+        call: HttpCall,
+        request: InferenceRequest,
+        caller: Caller = NOBODY,
     ) -> Ask | Decision:
         """Everything the controller needs, or the refusal that needs no look at load."""
         type_ = self.type_of(tenant, call, request)
@@ -84,6 +89,7 @@ class Intake:
             slo_s=self._promise_s(call, slo),
             ttft_s=slo.ttft_s,
             tpot_s=slo.tpot_s,
+            caller=caller,
         )
         return ask if pipeline is None else with_stages(ask, pipeline, self._settings.pools)
 

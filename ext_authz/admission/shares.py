@@ -31,23 +31,30 @@ FlowKey = tuple[str, str]
 
 
 class Flow:
-    """One tenant's traffic of one type in one pool. Owned by its `Shares`."""
+    """One tenant's traffic of one type in one pool. Owned by its `Shares`.
+
+    `let_in` requests have been admitted since `since_s`.
+    """
 
     __slots__ = (
         "active_until_s",
         "kept",
         "key",
+        "let_in",
         "peak",
         "refused_s",
         "seen_s",
         "silent",
+        "since_s",
         "used",
         "weight",
     )
 
-    def __init__(self, key: FlowKey, weight: float) -> None:
+    def __init__(self, key: FlowKey, weight: float, now: float) -> None:
         self.key = key
         self.weight = weight
+        self.since_s = now
+        self.let_in = 0
         self.used = 0
         self.peak = 0.0
         self.kept = 0.0
@@ -103,7 +110,7 @@ class Shares:
         """The flow an arriving request belongs to, marked as seen at `now`."""
         flow = self._flows.get(key)
         if flow is None:
-            flow = self._flows[key] = Flow(key, weight)
+            flow = self._flows[key] = Flow(key, weight, now)
             self._stale = True
         flow.weight = weight
         flow.seen_s = now
@@ -130,6 +137,7 @@ class Shares:
     def admitted(self, flow: Flow) -> None:
         """One more of the flow's requests holds a slot."""
         flow.used += 1
+        flow.let_in += 1
         self.used += 1
         if flow.peak < flow.used:
             flow.peak = float(flow.used)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ext_authz.admission.appointments import Prospect
 from ext_authz.admission.buckets import TokenBucket
 from ext_authz.admission.ledger import Ledger
-from ext_authz.admission.retry_after import Herd
 from ext_authz.model import LimitState, Reason
 from ext_authz.settings import RequestType, Tenant, TenantLimits
 
@@ -22,23 +22,21 @@ MINUTE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A limit that said no: when it would say yes, and how fast it frees room (requests/s)."""
+    """A limit that said no, and what there is to wait for."""
 
     reason: Reason
-    wait_s: float
-    drain_per_s: float
+    prospect: Prospect
     limit: LimitState
 
 
 class _Account:
     """One tenant's buckets."""
 
-    __slots__ = ("herd", "removed_s", "requests", "tokens")
+    __slots__ = ("removed_s", "requests", "tokens")
 
     def __init__(self) -> None:
         self.requests: TokenBucket | None = None
         self.tokens: TokenBucket | None = None
-        self.herd = Herd()
         self.removed_s: float | None = None
 
     def configure(self, limits: TenantLimits, now: float) -> None:
@@ -79,19 +77,13 @@ class TenantLimitBook:
             elif now - account.removed_s > REMEMBER_S:
                 del self._accounts[name]
 
-    def herd(self, tenant: str) -> Herd:
-        """The tenant's refused requests that are expected back."""
-        return self._accounts[tenant].herd
-
     def look_early(self, tenant: Tenant, ledger: Ledger, now: float) -> Breach | None:
         """The first limit that any request of the tenant would break, whatever it asks for."""
         cap = tenant.limits.max_concurrent
         if cap is not None and ledger.by_tenant[tenant.name] >= cap:
             return _concurrency(Reason.TENANT_CONCURRENCY, cap)
         bucket = self._accounts[tenant.name].requests
-        if bucket is not None and (wait_s := bucket.wait_s(1.0, now)) > 0.0:
-            return _rate(Reason.REQUEST_RATE, "requests", bucket, 1.0, wait_s)
-        return None
+        return None if bucket is None else _rate(Reason.REQUEST_RATE, "requests", bucket, 1.0, now)
 
     def look(
         self, tenant: Tenant, type_: RequestType, tokens: int, ledger: Ledger, now: float
@@ -104,9 +96,7 @@ class TenantLimitBook:
         if cap is not None and ledger.by_type[type_.name] >= cap:
             return _concurrency(Reason.TYPE_CONCURRENCY, cap)
         bucket = self._accounts[tenant.name].tokens
-        if bucket is not None and (wait_s := bucket.wait_s(tokens, now)) > 0.0:
-            return _rate(Reason.TOKEN_RATE, "tokens", bucket, bucket.charge_for(tokens), wait_s)
-        return None
+        return None if bucket is None else _rate(Reason.TOKEN_RATE, "tokens", bucket, tokens, now)
 
     def charge(self, tenant: str, tokens: int, now: float) -> None:
         """Charge an admitted request; `look` found no breach at this `now`."""
@@ -121,11 +111,16 @@ def _concurrency(reason: Reason, cap: int) -> Breach:
     # Nobody knows when one of the caller's own requests ends; a second is the protocol's unit. No
     # window: it is no quota of so many a second.
     state = LimitState(name="concurrency", limit=cap, window_s=0.0, remaining=0.0, reset_s=1.0)
-    return Breach(reason, wait_s=1.0, drain_per_s=float(cap), limit=state)
+    return Breach(reason, Prospect(reason.value, wait_s=1.0, per_s=float(cap)), state)
 
 
-def _rate(reason: Reason, name: str, bucket: TokenBucket, cost: float, wait_s: float) -> Breach:
+def _rate(reason: Reason, name: str, bucket: TokenBucket, cost: float, now: float) -> Breach | None:
+    """The breach of a bucket that has not enough for `cost`; None if it has."""
+    wait_s = bucket.wait_s(cost, now)
+    if wait_s <= 0.0:
+        return None
     # The quota as a client may plan with it: what a full bucket and its refill time allow.
     window_s = bucket.burst / bucket.rate_per_s
-    state = LimitState(name, bucket.burst, window_s, remaining=0.0, reset_s=wait_s)
-    return Breach(reason, wait_s, drain_per_s=bucket.rate_per_s / cost, limit=state)
+    state = LimitState(name, bucket.burst, window_s, bucket.level(now), reset_s=wait_s)
+    work = bucket.charge_for(cost)
+    return Breach(reason, Prospect(reason.value, wait_s, bucket.rate_per_s, work), state)

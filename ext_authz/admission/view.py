@@ -21,6 +21,24 @@ MOST_RISK = 0.5
 
 
 @value
+class Caller:
+    """Who sent a request. `tenant` None: no key, or one nobody has.
+
+    `key` is the digest of the key. `returning`: the client says itself that it has sent this
+    request before. `conflict`: two headers carried different keys, of which the first in the
+    configured order decided.
+    """
+
+    tenant: str | None
+    key: bytes = b""
+    returning: bool = False
+    conflict: bool = False
+
+
+NOBODY = Caller(None)
+
+
+@value
 class Ask:
     """One request with everything resolved that does not depend on load.
 
@@ -43,6 +61,7 @@ class Ask:
     priced_as: str = ""
     pipeline: str | None = None
     stages: tuple[Ask, ...] = ()
+    caller: Caller = NOBODY
 
 
 class PoolState:

@@ -102,13 +102,13 @@ class Gate:
         if self._requests.is_given_up(request_id):
             return _GIVEN_UP, api_of(call)
         tenant = admission.tenants[who.tenant]
-        refused = self.controller.refuse_early(tenant, now)
+        refused = self.controller.refuse_early(tenant, who, now)
         if refused is not None:
             return refused, api_of(call)
         request = parse(call)
         if request.partial:
             self.metrics.count("partial_bodies")
-        ask = self._intake.ask(next(self._ids), tenant, call, request)
+        ask = self._intake.ask(next(self._ids), tenant, call, request, who)
         if isinstance(ask, Decision):
             return self._shadowed(ask), request.api
         decision = self.controller.arrive(ask, now)

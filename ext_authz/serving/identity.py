@@ -9,19 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from hashlib import sha256
 
-from ext_authz.model import value
+from ext_authz.admission.view import NOBODY, Caller
 
-
-@value
-class Identified:
-    """`tenant` None: no key, or one nobody has. `conflict`: two headers carried different keys,
-    of which the first in the configured order decided."""
-
-    tenant: str | None
-    conflict: bool = False
-
-
-NOBODY = Identified(None)
+# How clients say that they have sent a request before: the SDKs of OpenAI and Anthropic count from
+# 0, gRPC names it in repetitions only.
+_SDK_RETRIES, _GRPC_ATTEMPTS = "x-stainless-retry-count", "grpc-previous-rpc-attempts"
 
 
 class Identity:
@@ -31,8 +23,8 @@ class Identity:
         self._keys = keys
         self._headers = headers
 
-    def of(self, headers: Mapping[str, str]) -> Identified:
-        """The tenant of a request with these (lower-case) headers."""
+    def of(self, headers: Mapping[str, str]) -> Caller:
+        """Who sent a request with these (lower-case) headers."""
         first: str | None = None
         conflict = False
         for name in self._headers:
@@ -47,8 +39,9 @@ class Identity:
         if first is None:
             return NOBODY
         # "surrogatepass" encodes whatever a str can hold, so no header can raise here.
-        tenant = self._keys.get(sha256(first.encode("utf-8", "surrogatepass")).digest())
-        return Identified(tenant, conflict)
+        digest = sha256(first.encode("utf-8", "surrogatepass")).digest()
+        returning = headers.get(_SDK_RETRIES, "0") != "0" or _GRPC_ATTEMPTS in headers
+        return Caller(self._keys.get(digest), digest, returning, conflict)
 
 
 def _key(name: str, sent: str) -> str | None:

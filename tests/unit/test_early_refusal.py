@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from ext_authz.admission.controller import Controller
+from ext_authz.admission.view import NOBODY
 from ext_authz.model import Reason, Verdict
 from ext_authz.settings import TenantLimits
 from tests.support.controlling import Asks
@@ -22,18 +23,18 @@ def test_a_tenant_over_its_rate_is_refused_unread() -> None:
     """The same refusal, with the same hints, as after pricing; and it consumes nothing."""
     controller, asks = controller_of()
     who = controller.settings.tenants["t"]
-    assert controller.refuse_early(who, 0.0) is None
+    assert controller.refuse_early(who, NOBODY, 0.0) is None
     for _ in range(2):
         assert controller.arrive(asks("t"), 0.0).endpoint is not None
-    early = controller.refuse_early(who, 0.0)
+    early = controller.refuse_early(who, NOBODY, 0.0)
     assert early is not None
     late = controller.arrive(asks("t"), 0.0)
     assert (early.verdict, early.reason) == (Verdict.REJECT, Reason.REQUEST_RATE)
     assert (late.reason, late.limit) == (early.reason, early.limit)
     assert early.retry is not None
     assert early.retry.after_s >= 1.0
-    assert controller.refuse_early(who, 1.0) is None
-    assert controller.refuse_early(controller.settings.tenants["free"], 0.0) is None
+    assert controller.refuse_early(who, NOBODY, 1.0) is None
+    assert controller.refuse_early(controller.settings.tenants["free"], NOBODY, 0.0) is None
 
 
 def test_shadow_mode_reads_everything() -> None:
@@ -42,4 +43,4 @@ def test_shadow_mode_reads_everything() -> None:
     who = controller.settings.tenants["t"]
     for _ in range(5):
         controller.arrive(asks("t"), 0.0)
-    assert controller.refuse_early(who, 0.0) is None
+    assert controller.refuse_early(who, NOBODY, 0.0) is None

@@ -48,7 +48,8 @@ def test_a_rate_says_when_and_how_much() -> None:
     assert take_all(book, who, 0.0) == 4
     breach = look(book, who, 0.0)
     assert breach is not None
-    assert (breach.reason, breach.wait_s, breach.drain_per_s) == (Reason.REQUEST_RATE, 0.5, 2.0)
+    assert (breach.reason, breach.prospect.wait_s) == (Reason.REQUEST_RATE, 0.5)
+    assert (breach.prospect.per_s, breach.prospect.work) == (2.0, 1.0)
     assert (breach.limit.name, breach.limit.limit, breach.limit.window_s) == ("requests", 4.0, 2.0)
     assert (breach.limit.remaining, breach.limit.reset_s) == (0.0, 0.5)
 
@@ -59,8 +60,12 @@ def test_tokens_are_charged_by_size() -> None:
     book = TenantLimitBook({"a": who}, 0.0)
     assert take_all(book, who, 0.0, tokens=50) == 2
     waits = [look(book, who, 0.0, tokens) for tokens in (10, 100, 10**6)]
-    assert [b and b.wait_s for b in waits] == [1.0, 10.0, 10.0]
-    assert [b and b.drain_per_s for b in waits] == [1.0, 0.1, 0.1]
+    assert [b and b.prospect.wait_s for b in waits] == [1.0, 10.0, 10.0]
+    assert [b and (b.prospect.per_s, b.prospect.work) for b in waits] == [
+        (10.0, 10.0),
+        (10.0, 100.0),
+        (10.0, 100.0),
+    ]
     assert all(b is not None and b.reason is Reason.TOKEN_RATE for b in waits)
 
 
