@@ -89,6 +89,10 @@ TABLE: tuple[Row, ...] = (
         "skipped when too many waited to be judged"),
     Row("refusals_tried", "counter", ("pool", "result"),
         "Refusals let in to see what becomes of them: kept their promise, missed it"),
+    Row("would_have", "counter", ("pool", "tenant", "would_be", "reason", "result"),
+        "Requests let in by enforcement that is shadow, by the verdict on record: let_in; and once "
+        "over: premature if they kept their promise all the same, right if not, failed by the "
+        "server, unpromised"),
     Row("margin_seconds", "gauge", ("pool",), "The safety margin that the tuner holds"),
     Row("predicting", "gauge", ("pool", "mode"),
         "1 while the pool acts on predictions, 0 while on gauges and means"),

@@ -5,7 +5,8 @@ PURE. Times are seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -53,3 +54,67 @@ class HybridRules:
 
     trust_error_ratio: float = 0.5
     doubt_error_ratio: float = 0.75
+
+
+class Enforcement(StrEnum):
+    """What an objection comes to: it counts; it is written down and the request runs; it is not
+    even made."""
+
+    ENFORCE = "enforce"
+    SHADOW = "shadow"
+    OFF = "off"
+
+
+class Rule(StrEnum):
+    """What may object to a request, as a configuration names it."""
+
+    KEYS = "keys"
+    MODELS = "models"
+    LIMITS = "limits"
+    TELEMETRY = "telemetry"
+    MEMORY = "memory"
+    CAPACITY = "capacity"
+    RESERVE = "reserve"
+    SHARE = "share"
+    LATENCY = "latency"
+
+
+# Rules of a pool; the others are of the tenant alone.
+POOL_RULES = frozenset(
+    {Rule.TELEMETRY, Rule.MEMORY, Rule.CAPACITY, Rule.RESERVE, Rule.SHARE, Rule.LATENCY}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Enforcing:
+    """Where objections count. `everywhere` holds where nothing more is said. What is said of a
+    tenant, a pool or a rule stands in its place; if several say something, the most lenient word
+    counts: nobody is refused by what somebody has asked to spare him."""
+
+    everywhere: Enforcement = Enforcement.ENFORCE
+    tenants: Mapping[str, Enforcement] = field(default_factory=dict)
+    pools: Mapping[str, Enforcement] = field(default_factory=dict)
+    rules: Mapping[Rule, Enforcement] = field(default_factory=dict)
+    # Whether every objection counts: asked at every arrival.
+    strict: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        said = {
+            self.everywhere, *self.tenants.values(), *self.pools.values(), *self.rules.values()
+        }  # fmt: skip
+        object.__setattr__(self, "strict", said == {Enforcement.ENFORCE})
+
+    def of(self, rule: Rule | None, tenant: str | None, pool: str | None = None) -> Enforcement:
+        """What an objection of `rule` to a request of `tenant` comes to; `pool` is the one it is
+        made for, None for rules of the tenant alone."""
+        if self.strict:
+            return Enforcement.ENFORCE
+        said = [
+            self.rules.get(rule) if rule is not None else None,
+            self.tenants.get(tenant) if tenant is not None else None,
+            self.pools.get(pool) if pool is not None else None,
+        ]
+        for word in (Enforcement.OFF, Enforcement.SHADOW, Enforcement.ENFORCE):
+            if word in said:
+                return word
+        return self.everywhere

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
-from ext_authz.overload import HybridRules, Mode, ReactiveRules, RetryRules
+from ext_authz.overload import Enforcing, HybridRules, Mode, ReactiveRules, RetryRules
 from ext_authz.snapshot import Staleness
 
 
@@ -194,7 +194,6 @@ class AdmissionSettings:
     """
 
     enabled: bool
-    enforce: bool
     margin_s: float
     fallback: FallbackAction
     default_slo: Slo
@@ -215,6 +214,7 @@ class AdmissionSettings:
     pipelines: tuple[Pipeline, ...] = ()
     reactive: ReactiveRules = field(default_factory=ReactiveRules)
     hybrid: HybridRules = field(default_factory=HybridRules)
+    enforcing: Enforcing = field(default_factory=Enforcing)
 
 
 @dataclass(frozen=True, slots=True)

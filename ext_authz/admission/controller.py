@@ -11,22 +11,23 @@ from dataclasses import replace
 from math import inf
 from random import Random
 
-from ext_authz.admission import foresight, judging, stages
+from ext_authz.admission import enforcing, foresight, judging, stages
 from ext_authz.admission.answers import why_admitted
 from ext_authz.admission.booking import book
 from ext_authz.admission.endpoints import EndpointState, seat
+from ext_authz.admission.enforcing import Look
 from ext_authz.admission.ledger import Ledger, Reservation
-from ext_authz.admission.looking import chosen, seen
 from ext_authz.admission.measures import is_tried
-from ext_authz.admission.policies import POLICIES, may_try_next
+from ext_authz.admission.policies import may_try_next
 from ext_authz.admission.pools import Pools
 from ext_authz.admission.refusing import Refuser, pressed
-from ext_authz.admission.selection import choose_blind
 from ext_authz.admission.tenant_limits import TenantLimitBook
-from ext_authz.admission.view import Ask, Caller, PoolState, View
+from ext_authz.admission.view import Ask, Caller, View
+from ext_authz.admission.would_have import Spared
 from ext_authz.estimation.lag import ReportLag
 from ext_authz.estimation.latency.features import Work
 from ext_authz.model import Decision, Outcome, Reason, Verdict
+from ext_authz.overload import Enforcement, Rule
 from ext_authz.settings import AdmissionSettings, Tenant
 from ext_authz.snapshot import EndpointSample
 
@@ -62,49 +63,78 @@ class Controller:
 
     def _arrive(self, ask: Ask, now: float) -> Decision:
         breach = self._limits.look(ask.tenant, ask.type, ask.estimate.tokens, self.ledger, now)
+        spared: Spared | None = None
         if breach is not None:
-            return self._enforced(ask, self._refuser.by_limit(ask, breach, now), None, now)
+            word = self.settings.enforcing.of(Rule.LIMITS, ask.tenant.name)
+            if word is Enforcement.ENFORCE:
+                return self._refuser.by_limit(ask, breach, now)
+            if word is Enforcement.SHADOW:
+                spared = Spared(Verdict.REJECT, breach.reason, limit=breach.limit)
         if ask.stages:
-            return self._arrive_at_pipeline(ask, now)
+            return self._arrive_at_pipeline(ask, spared, now)
+        return self._arrive_at_pools(ask, spared, now)
+
+    def _arrive_at_pools(self, ask: Ask, spared: Spared | None, now: float) -> Decision:
         first: View | None = None
         told: View | None = None
         reason = Reason.NO_ENDPOINT
         for index, spec in enumerate(ask.pools):
-            view, objection = self._look(ask, self.pools.by_name[spec.name], index > 0, now)
+            pool = self.pools.by_name[spec.name]
+            look = enforcing.look(ask, pool, self.settings, index > 0, now)
+            view = look.view
             if index == 0:
                 first = view
-            if view is not None and objection is None:
+            if view is not None and look.binding is None:
+                view.spared = spared or self._spared(ask, look, index, now)
                 if index == 0:
-                    return self._admit(ask, view, False, why_admitted(view), now)
+                    why = Reason.DISABLED if look.waived else why_admitted(view)
+                    return self._admit(ask, view, False, why, now)
                 pressed(first, now)
-                return self._demote(ask, first, view, reason, now)
-            objection = objection or Reason.NO_ENDPOINT
+                return self._admit(ask, view, True, reason, now)
+            objection = look.binding or Reason.NO_ENDPOINT
             # The first pool's word counts, unless it could never say yes and another might.
             if index == 0 or reason is Reason.TOO_LARGE:
                 told, reason = view, objection
             if not may_try_next(ask, objection, self.settings.fallback):
                 break
-        return self._enforced(
-            ask, self._refuser.refuse(ask, told, reason, self.pools.by_name, now), first, now
-        )
+        if first is not None and self._is_tried(reason):
+            first.spared = Spared(Verdict.REJECT, reason, tried=True)
+            return self._admit(ask, first, False, reason, now)
+        refused = self._refuser.refuse(ask, told, reason, self.pools.by_name, now)
+        return enforcing.unserved(refused, self.settings)
 
-    def _arrive_at_pipeline(self, ask: Ask, now: float) -> Decision:
+    def _spared(self, ask: Ask, look: Look, index: int, now: float) -> Spared | None:
+        """The verdict that does not count, if some objection was only noted."""
+        if look.objection is None:
+            return None
+        rest = [self.pools.by_name[spec.name] for spec in ask.pools[index + 1 :]]
+        verdict = enforcing.would_be(ask, rest, look.objection, self.settings, now)
+        return Spared(verdict, look.objection)
+
+    def _arrive_at_pipeline(self, ask: Ask, spared: Spared | None, now: float) -> Decision:
         look = stages.look(ask, self.pools, self.settings, now)
-        entry, told = look.entry, look.told
-        if look.reason is None and entry is not None:
-            return self._admit(ask, entry, False, stages.why_admitted(entry), now)
-        reason = look.reason or Reason.NO_ENDPOINT
+        entry, told, reason = look.entry, look.told, look.reason
+        counts = look.binds
+        if reason is not None and counts and self._is_tried(reason):
+            spared, counts = Spared(Verdict.REJECT, reason, tried=True), False
+        elif reason is not None and not counts:
+            spared = spared or Spared(Verdict.REJECT, reason)
+        if entry is not None and not counts:
+            entry.spared = spared
+            admitted = self._admit(ask, entry, False, stages.why_admitted(entry), now)
+            return replace(admitted, stage=look.stage)
+        reason = reason or Reason.NO_ENDPOINT
         # What can never fit is told of the stage; all else is about the whole request.
         asked = look.asked if reason is Reason.TOO_LARGE and look.asked else ask
         refused = self._refuser.refuse(asked, told, reason, self.pools.by_name, now)
         numbers = None if told is None else stages.evidence(told, entry.whole if entry else None)
         refused = replace(refused, stage=look.stage, evidence=numbers)
-        return self._enforced(ask, refused, entry, now)
+        return enforcing.unserved(refused, self.settings)
 
     def refuse_early(self, tenant: Tenant, caller: Caller, now: float) -> Decision | None:
         """The refusal that any request of `tenant` would get now, so that its body need not be
         read; None if there is none, or if nothing is enforced."""
-        if not self.settings.enforce:
+        if self.settings.enforcing.of(Rule.LIMITS, tenant.name) is not Enforcement.ENFORCE:
             return None
         self.tick(now)
         breach = self._limits.look_early(tenant, self.ledger, now)
@@ -192,32 +222,20 @@ class Controller:
         """(pool, endpoint) of all that is configured, for metrics and debugging."""
         return self.pools.states()
 
-    # -- looking --------------------------------------------------------------------------
-
-    def _look(
-        self, ask: Ask, pool: PoolState, demoted: bool, now: float
-    ) -> tuple[View | None, Reason | None]:
-        choice = chosen(ask, pool, self.settings, demoted, now)
-        view = seen(ask, pool, self.settings, choice, now)
-        if view is None:
-            return None, choice.reason
-        for policy in POLICIES[pool.trust.predicts]:
-            if (objection := policy(view)) is not None:
-                return view, objection
-        return view, None
-
     # -- committing -----------------------------------------------------------------------
 
     def _admit(self, ask: Ask, view: View, demoted: bool, reason: Reason, now: float) -> Decision:
         verdict = Verdict.DEMOTE if demoted else Verdict.ADMIT
-        whole = view.whole
+        whole, spared = view.whole, view.spared
         evidence = view.evidence() if whole is None else stages.evidence(view, whole)
+        if spared is not None and not spared.tried:
+            view.pool.measures.would_have.let_in(ask.tenant.name, spared, now)
         self._limits.charge(ask.tenant.name, ask.estimate.tokens, now)
         self.ledger.open(book(ask, view, self.settings.lease_s, now))
         return Decision(
             verdict=verdict,
-            reason=reason,
-            would_be=verdict,
+            reason=reason if spared is None else spared.reason,
+            would_be=verdict if spared is None else spared.verdict,
             tenant=ask.tenant.name,
             type=ask.type.name,
             model=ask.request.model,
@@ -225,44 +243,10 @@ class Controller:
             endpoint=view.endpoint.spec.address,
             reservation_id=ask.id,
             estimate=ask.estimate,
+            limit=None if spared is None else spared.limit,
             evidence=evidence,
             pipeline=ask.pipeline,
         )
 
-    def _demote(
-        self, ask: Ask, first: View | None, view: View, reason: Reason, now: float
-    ) -> Decision:
-        """Admit to a pool further down the chain; in shadow mode only say so."""
-        if self.settings.enforce:
-            return self._admit(ask, view, True, reason, now)
-        would_be = Decision(Verdict.DEMOTE, reason, Verdict.DEMOTE, evidence=view.evidence())
-        return self._enforced(ask, would_be, first, now)
-
-    def _enforced(self, ask: Ask, decision: Decision, view: View | None, now: float) -> Decision:
-        """Shadow mode, applied last, and for a sliver that is tried: the refusal stays on record,
-        the request runs and is booked where it runs."""
-        tried = self._is_tried(decision)
-        if self.settings.enforce and not tried:
-            return decision
-        if view is None and ask.pools:
-            view = self._anywhere(ask, now)
-        if view is None:
-            return replace(decision, verdict=Verdict.ADMIT)
-        view.tried = tried
-        admitted = self._admit(ask, view, False, decision.reason, now)
-        return replace(
-            admitted,
-            would_be=decision.would_be,
-            evidence=decision.evidence,
-            stage=decision.stage,
-        )
-
-    def _anywhere(self, ask: Ask, now: float) -> View | None:
-        if ask.stages:
-            return stages.look(ask, self.pools, self.settings, now).entry
-        pool = self.pools.by_name[ask.pools[0].name]
-        return seen(ask, pool, self.settings, choose_blind(pool), now)
-
-    def _is_tried(self, decision: Decision) -> bool:
-        ratio = self.settings.tried_ratio
-        return decision.reason in judging.TRIABLE and is_tried(ratio, self._rng)
+    def _is_tried(self, reason: Reason) -> bool:
+        return reason in judging.TRIABLE and is_tried(self.settings.tried_ratio, self._rng)

@@ -83,7 +83,7 @@ def begin(view: View, now: float) -> Stay:
     stay = Stay(work, estimate.kv_tokens - estimate.prompt_tokens, view.met, view.run_slots)
     stay.forecast = view.guess
     stay.slo_s = view.ask.slo_s
-    stay.tried = view.tried
+    stay.spared = view.spared
     stay.promised = view.promised and view.ask.slo_s is not None
     endpoint.hearsay.let_in(work, view.met, view.run_slots, now)
     endpoint.traffic.enter(stay, predictor.prefill_s(work), endpoint.load, now)

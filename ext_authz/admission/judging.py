@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ext_authz.admission.ledger import Reservation
-from ext_authz.admission.measures import QUANTILES, Count
+from ext_authz.admission.measures import QUANTILES, Count, Measures
 from ext_authz.admission.view import Ask, PoolState
+from ext_authz.admission.would_have import Fate, Spared
 from ext_authz.estimation.kv import gpu_seconds
 from ext_authz.model import Decision, Evidence, Outcome, Reason, Verdict
 
@@ -51,7 +52,8 @@ def _is_full(seen: Evidence, more: float) -> bool:
 
 def _refused(pool: PoolState, decision: Decision, now: float) -> None:
     seen = decision.evidence
-    if seen is None or decision.reason not in CONTENDED:
+    # Of what ran all the same the truth will be known.
+    if seen is None or decision.reason not in CONTENDED or decision.verdict is not Verdict.REJECT:
         return
     life_s = seen.execution_s if seen.predicted_s is None else seen.predicted_s
     if life_s is not None:
@@ -72,12 +74,9 @@ def judge(pool: PoolState | None, reservation: Reservation, outcome: Outcome, no
     if outcome.completed:
         _compare(pool, reservation, outcome)
     left_in_time = given_up and not late
-    if stay.tried:
+    if stay.spared is not None:
         # What should have been refused says nothing of what was let in.
-        if slo_s is not None and not left_in_time:
-            measures.count(Count.TRIED, now)
-            if outcome.completed and not late:
-                measures.count(Count.TRIED_KEPT, now)
+        _judge_spared(measures, reservation, stay.spared, outcome, now)
         return
     if left_in_time:
         # It may have been served in time.
@@ -89,8 +88,32 @@ def judge(pool: PoolState | None, reservation: Reservation, outcome: Outcome, no
         measures.ended(Count.UNPROMISED, tenant, now)
         return
     measures.ended(Count.BROKEN if late else Count.KEPT, tenant, now)
-    if stay.promised:
+    # A promise that was broken beside what would have been refused says nothing of the margin.
+    if stay.promised and measures.would_have.last_s < reservation.opened_s:
         pool.margin.judged(not late, reservation.opened_s, now)
+
+
+def _judge_spared(
+    measures: Measures, reservation: Reservation, spared: Spared, outcome: Outcome, now: float
+) -> None:
+    """A request is over that ran in spite of its verdict."""
+    slo_s = None if reservation.stay is None else reservation.stay.slo_s
+    given_up = outcome.client_left or outcome.timed_out
+    late = slo_s is not None and outcome.duration_s > slo_s
+    if given_up and not late:
+        return
+    kept = slo_s is not None and outcome.completed and not late
+    if not spared.tried:
+        fate = Fate.PREMATURE if kept else Fate.RIGHT
+        if not (outcome.completed or given_up):
+            fate = Fate.FAILED
+        elif slo_s is None:
+            fate = Fate.UNPROMISED
+        measures.would_have.ended(reservation.tenant, spared, fate)
+    elif slo_s is not None:
+        measures.count(Count.TRIED, now)
+        if kept:
+            measures.count(Count.TRIED_KEPT, now)
 
 
 def _compare(pool: PoolState, reservation: Reservation, outcome: Outcome) -> None:

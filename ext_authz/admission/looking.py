@@ -33,16 +33,23 @@ def chosen(
 
 
 def seen(
-    ask: Ask, pool: PoolState, settings: AdmissionSettings, choice: Choice, now: float
+    ask: Ask,
+    pool: PoolState,
+    settings: AdmissionSettings,
+    choice: Choice,
+    now: float,
+    dry: bool = False,
 ) -> View | None:
-    """What the rules look at; None if there is no endpoint."""
+    """What the rules look at; None if there is no endpoint. A `dry` look is not for sending the
+    request there: its flow is not seen in the pool."""
     endpoint = choice.endpoint
     if endpoint is None:
         return None
     key = (ask.tenant.name, ask.type.name)
     # Shares are of what can be used: a dead endpoint's slots are nobody's.
     pool.shares.resize(choice.slots)
-    flow = pool.shares.flow(key, ask.tenant.weight * ask.type.weight, now)
+    weight = ask.tenant.weight * ask.type.weight
+    flow = pool.shares.peek(key, weight) if dry else pool.shares.flow(key, weight, now)
     view = View(ask, pool, endpoint, flow)
     view.fallback = choice.fallback
     view.pool_load = choice.load

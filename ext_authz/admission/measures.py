@@ -14,6 +14,7 @@ from itertools import islice
 from math import inf
 from random import Random
 
+from ext_authz.admission.would_have import WouldHave
 from ext_authz.model import value
 
 # Windows are made of slices of so many seconds, the longest is ten minutes.
@@ -94,6 +95,7 @@ class Measures:
         # Device time by tenant, shared evenly with what ran beside.
         self.device_s: dict[str, float] = {}
         self.refusals = Refusals(self)
+        self.would_have = WouldHave()
         self._began_s = inf
         self._slices: deque[tuple[int, list[int]]] = deque(maxlen=SLICES + 1)
         # (expected seconds, true seconds, whether within each of QUANTILES)
@@ -127,6 +129,7 @@ class Measures:
         """Forget all tenants but these."""
         self.by_tenant = {n: counts for n, counts in self.by_tenant.items() if n in tenants}
         self.device_s = {n: seconds for n, seconds in self.device_s.items() if n in tenants}
+        self.would_have.keep_tenants(tenants)
 
     def standing(self, now: float, window_s: float) -> Standing:
         """How the pool has done over the last `window_s`, at most ten minutes, and the slice

@@ -11,6 +11,7 @@ from math import isfinite
 
 from ext_authz.admission.measures import QUANTILES, Accuracy, Count
 from ext_authz.admission.view import PoolState
+from ext_authz.admission.would_have import Fate
 
 # The windows of the page; metrics show the first, and the alarm and the efficiency of the last.
 WINDOWS_S = (60.0, 600.0)
@@ -61,6 +62,14 @@ def refusals_tried(pools: Pools, _: float) -> Reading:
         counts = pool.measures.counts
         yield (name, "kept"), counts[Count.TRIED_KEPT]
         yield (name, "missed"), counts[Count.TRIED] - counts[Count.TRIED_KEPT]
+
+
+def would_have(pools: Pools, _: float) -> Reading:
+    """Requests that ran in spite of a verdict that is not enforced."""
+    for name, pool in pools.items():
+        for (tenant, verdict, reason), counts in pool.measures.would_have.rows():
+            for fate in Fate:
+                yield (name, tenant, verdict, reason, fate.label), counts[fate]
 
 
 def margin_s(pools: Pools, _: float) -> Reading:
@@ -136,6 +145,7 @@ READERS: dict[str, Reader] = {
     "device_seconds": device_seconds,
     "refusals_judged": refusals_judged,
     "refusals_tried": refusals_tried,
+    "would_have": would_have,
     "margin_seconds": margin_s,
     "predicting": predicts,
     "mode_switches": mode_switches,
@@ -163,4 +173,9 @@ def page(pool: PoolState, now: float) -> dict[str, object]:
         "margin_s": pool.margin.value_s,
         **{f"last_{s:.0f}_s": asdict(measures.standing(now, s)) for s in WINDOWS_S},
         "predictions": None if accuracy is None else asdict(accuracy),
+        "would_have": [
+            {"tenant": tenant, "would_be": verdict, "reason": reason}
+            | {fate.label: counts[fate] for fate in Fate}
+            for (tenant, verdict, reason), counts in measures.would_have.rows()
+        ],
     }

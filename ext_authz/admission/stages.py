@@ -13,6 +13,7 @@ from dataclasses import replace
 from math import isfinite
 
 from ext_authz.admission import foresight
+from ext_authz.admission.enforcing import RULES
 from ext_authz.admission.ledger import Charge
 from ext_authz.admission.looking import chosen, seen
 from ext_authz.admission.policies import ROOM
@@ -23,6 +24,7 @@ from ext_authz.admission.view import Ask, View, is_load_to_blame
 from ext_authz.estimation.latency.chain import Part, Whole
 from ext_authz.estimation.latency.features import Work
 from ext_authz.model import Evidence, Outcome, Reason, value
+from ext_authz.overload import Enforcement, Enforcing
 from ext_authz.settings import AdmissionSettings
 
 
@@ -31,8 +33,9 @@ class Look:
     """What was found of a pipeline.
 
     `entry` is its first stage, with all others and what is predicted of them together; None if
-    some stage has no endpoint at all. `reason` is the first objection, None if there is none;
-    `stage` the pool that objected, `asked` what was asked of it and `told` what was seen of it.
+    some stage has no endpoint at all. `reason` is the first objection that counts (`binds`), else
+    the first that was noted, None if there is none; `stage` the pool that objected, `asked` what
+    was asked of it and `told` what was seen of it.
     """
 
     entry: View | None
@@ -40,30 +43,64 @@ class Look:
     stage: str | None = None
     asked: Ask | None = None
     told: View | None = None
+    binds: bool = False
+
+
+class _Objections:
+    """Those to one pipeline, as far as they are made."""
+
+    def __init__(self, ask: Ask, enforcing: Enforcing) -> None:
+        self._tenant = ask.tenant.name
+        self._enforcing = enforcing
+        self._noted: Look | None = None
+        self._binding: Look | None = None
+
+    def add(self, reason: Reason, asked: Ask, told: View | None) -> None:
+        """The pool that was `asked` objects."""
+        pool, rule, word = asked.pools[0].name, RULES.get(reason), Enforcement.ENFORCE
+        if rule is not None:
+            word = self._enforcing.of(rule, self._tenant, pool)
+        binds = word is Enforcement.ENFORCE
+        found = Look(None, reason, pool, asked, told, binds)
+        if binds:
+            self._binding = self._binding or found
+        elif word is Enforcement.SHADOW:
+            self._noted = self._noted or found
+
+    def of(self, entry: View | None) -> Look:
+        """What was found in all."""
+        first = self._binding or self._noted
+        return Look(entry) if first is None else replace(first, entry=entry)
+
+    @property
+    def bind(self) -> bool:
+        """Whether one counts."""
+        return self._binding is not None
 
 
 def look(ask: Ask, pools: Pools, settings: AdmissionSettings, now: float) -> Look:
     """Hold every stage of `ask` against its pool, and their sum against the promise."""
     views: list[View] = []
-    objection: tuple[Reason, str, Ask, View | None] | None = None
+    objections = _Objections(ask, settings.enforcing)
     for stage in ask.stages:
-        view, reason = _look_at(stage, views, pools, settings, now)
-        if reason is not None and objection is None:
-            objection = (reason, stage.pools[0].name, stage, view)
+        view, reasons = _look_at(stage, views, pools, settings, now)
+        for reason in reasons:
+            objections.add(reason, stage, view)
         if view is None:
             pool = pools.by_name[stage.pools[0].name]
             view = seen(stage, pool, settings, choose_blind(pool), now)
             if view is None:
-                return Look(None, *(objection or (Reason.NO_ENDPOINT, pool.spec.name, stage, None)))
+                objections.add(Reason.NO_ENDPOINT, stage, None)
+                return objections.of(None)
         views.append(view)
     entry = views[0]
     entry.later = tuple(views[1:])
     entry.whole = _whole(ask, views, pools)
-    if objection is None and _is_late(entry, entry.whole):
+    if not objections.bind and _is_late(entry, entry.whole):
         # The stage that takes most of the time is the one to wait for.
         slowest = max(views, key=_seconds)
-        objection = (Reason.SLO_UNREACHABLE, slowest.pool.spec.name, slowest.ask, slowest)
-    return Look(entry, *objection) if objection else Look(entry)
+        objections.add(Reason.SLO_UNREACHABLE, slowest.ask, slowest)
+    return objections.of(entry)
 
 
 def why_admitted(entry: View) -> Reason:
@@ -94,7 +131,7 @@ def begin(view: View, slo_s: float | None, now: float) -> Stay:
     """
     stay = _enter(view, view.pool.predictor.prefill_s(_work(view)), now)
     stay.slo_s = slo_s
-    stay.tried = view.tried
+    stay.spared = view.spared
     if view.whole is not None:
         view.whole.chain.open += 1
     return stay
@@ -136,27 +173,25 @@ def learn(whole: Whole, outcome: Outcome) -> None:
 
 def _look_at(
     stage: Ask, before: list[View], pools: Pools, settings: AdmissionSettings, now: float
-) -> tuple[View | None, Reason | None]:
-    """One stage, with the stages `before` it holding their slots already."""
+) -> tuple[View | None, list[Reason]]:
+    """One stage, with the stages `before` it holding their slots already, and the objections."""
     pool = pools.by_name[stage.pools[0].name]
     ahead = tuple([view.endpoint for view in before])
     choice = chosen(stage, pool, settings, False, now, ahead)
     if choice.endpoint is None:
-        return None, choice.reason or Reason.NO_ENDPOINT
+        return None, [choice.reason or Reason.NO_ENDPOINT]
     on_device = beside(choice.endpoint, ahead)
     if on_device and not choice.fallback:
         # It holds two slots there, but runs in one after the other.
         choice = replace(choice, occupied=choice.occupied - on_device)
     view = seen(stage, pool, settings, choice, now)
     if view is None:
-        return None, Reason.NO_ENDPOINT
+        return None, [Reason.NO_ENDPOINT]
     view.occupied += on_device
     view.ahead = sum(earlier.pool is pool for earlier in before)
     view.pool_load += view.ahead
-    for rule in ROOM[pool.trust.predicts]:
-        if (objection := rule(view)) is not None:
-            return view, objection
-    return view, None
+    reasons = [rule(view) for rule in ROOM[pool.trust.predicts]]
+    return view, [reason for reason in reasons if reason is not None]
 
 
 def _whole(ask: Ask, views: list[View], pools: Pools) -> Whole:

@@ -11,6 +11,7 @@ import heapq
 from collections import deque
 from math import exp, inf
 
+from ext_authz.admission.would_have import Spared
 from ext_authz.estimation.latency.features import Load, Work
 from ext_authz.estimation.latency.level import Pace
 from ext_authz.estimation.latency.predictor import Forecast, Lesson
@@ -36,7 +37,8 @@ class Stay:
 
     `work` is what was expected, `most_output_tokens` the most it may put out. `lived` is the mean
     load beside it, known when it has left. `late`: it was seen to be overdue, `looks` times.
-    `promised`: let in because its promise was predicted to hold; `tried`: in spite of a refusal.
+    `promised`: let in because its promise was predicted to hold; `spared`: in spite of a verdict
+    that did not count.
     """
 
     __slots__ = (
@@ -54,7 +56,7 @@ class Stay:
         "promised",
         "slo_s",
         "slots",
-        "tried",
+        "spared",
         "work",
     )
 
@@ -73,7 +75,7 @@ class Stay:
         self.late = False
         self.first_told = False
         self.promised = False
-        self.tried = False
+        self.spared: Spared | None = None
         self.looks = 0
 
     def lesson(self, work: Work, e2e_s: float, ttft_s: float | None) -> Lesson:

@@ -6,6 +6,7 @@ from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.measures import Measures
 from ext_authz.admission.modes import Trust
 from ext_authz.admission.shares import Flow, Shares
+from ext_authz.admission.would_have import Spared
 from ext_authz.estimation.kv import memory_risk_ratio
 from ext_authz.estimation.latency.chain import Whole
 from ext_authz.estimation.latency.features import IDLE, Work
@@ -115,8 +116,8 @@ class View:
         "reactive",
         "reserve_ratio",
         "run_slots",
+        "spared",
         "target_ratio",
-        "tried",
         "wait_s",
         "waiting",
         "whole",
@@ -146,7 +147,8 @@ class View:
         self.target_ratio = 0.01
         # Let in because what was promised is predicted to be kept.
         self.promised = False
-        self.tried = False
+        # Let in though this verdict would have been another.
+        self.spared: Spared | None = None
         self.floor = 1.0
         self.ahead = 0
         self.later: tuple[View, ...] = ()

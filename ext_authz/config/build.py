@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ext_authz.config.discovery import discovery_settings
+from ext_authz.config.enforcing import enforcing_of
 from ext_authz.config.model_shapes import kv_token_bytes
 from ext_authz.config.modes import hybrid_rules, reactive_rules
 from ext_authz.config.pipelines import pipeline_settings
@@ -111,7 +112,6 @@ def _admission(config: AdmissionControl, base: Path) -> AdmissionSettings:
     stale_s = stale_after_s(config)
     return AdmissionSettings(
         enabled=config.enabled,
-        enforce=config.enforcement == "enforce",
         margin_s=config.safety_margin_ms / 1000,
         fallback=FallbackAction(config.fallback_action),
         default_slo=_slo(config.slo.default, default_e2e_ms(config.slo)),
@@ -139,6 +139,7 @@ def _admission(config: AdmissionControl, base: Path) -> AdmissionSettings:
         tried_ratio=config.learning.tried_refusals,
         reactive=reactive_rules(config.reactive),
         hybrid=hybrid_rules(config.hybrid),
+        enforcing=enforcing_of(config),
     )
 
 

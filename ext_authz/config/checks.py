@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ext_authz.config import build
 from ext_authz.config.discovery import check_discovery
+from ext_authz.config.enforcing import check_enforcing
 from ext_authz.config.locate import Loc
 from ext_authz.config.model_shapes import check_shapes
 from ext_authz.config.modes import check_modes
@@ -233,6 +234,7 @@ def _state_file(name: str, report: Report) -> None:
 
 _RULES: tuple[Callable[[AdmissionControl, Report], None], ...] = (
     check_modes,
+    check_enforcing,
     _hold,
     check_sources,
     _slos,

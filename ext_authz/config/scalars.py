@@ -100,9 +100,12 @@ def as_bool(value: object) -> bool:
 
 
 def choice(*allowed: str) -> BeforeValidator:
-    """One of a few words."""
+    """One of a few words. `off` among them need not be quoted, though some YAML takes it for a
+    boolean: it can mean one thing only."""
 
     def read(value: object) -> str:
+        if isinstance(value, Scalar) and value.kind is Kind.BOOL and value.text in allowed:
+            return value.text
         text = as_text(value)
         if text in allowed:
             return text

@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ext_authz.config.discovery import DiscoverBody
+from ext_authz.config.enforcing import EnforcementWord, RuleWords
 from ext_authz.config.model_shapes import ModelShapeBody
 from ext_authz.config.modes import HybridBody, ModeWord, ReactiveBody
 from ext_authz.config.pipelines import PipelineBody
@@ -155,6 +156,7 @@ class PoolBody(Section):
     http2: Flag = False
     instances: Annotated[int, whole(1, 1024)] = 1
     mode: ModeWord | None = None
+    enforcement: EnforcementWord | None = None
     model_shapes: Annotated[dict[Text, ModelShapeBody], Field(max_length=1000)] = Field(
         default_factory=dict
     )
@@ -182,6 +184,7 @@ class TenantBody(Section):
     models: Annotated[list[Text], Field(min_length=1, max_length=1000)] | None = None
     default_model: Text | None = None
     demote: Annotated[str, choice("allowed", "forbidden")] = "allowed"
+    enforcement: EnforcementWord | None = None
     limits: LimitsBody = LimitsBody()
 
 
@@ -267,7 +270,8 @@ class AdmissionControl(Section):
     mode: ModeWord = "predictive"
     reactive: ReactiveBody = ReactiveBody()
     hybrid: HybridBody = HybridBody()
-    enforcement: Annotated[str, choice("enforce", "shadow")] = "enforce"
+    enforcement: EnforcementWord = "enforce"
+    policies: RuleWords = Field(default_factory=dict)
     safety_margin_ms: Annotated[float, number(0, 3_600_000)] = 25.0
     fallback_action: Annotated[
         str, choice("admit_all", "demote_low_priority", "reject_low_priority", "reject_all")

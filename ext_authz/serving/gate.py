@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from random import Random
 
 from ext_authz.admission.controller import Controller
+from ext_authz.admission.enforcing import RULES
 from ext_authz.admission.intake import Intake
 from ext_authz.admission.ledger import Charge, Reservation
 from ext_authz.admission.view import Ask
@@ -24,6 +25,7 @@ from ext_authz.estimation.sampling import Waiting
 from ext_authz.journal import Journal
 from ext_authz.metrics import Metrics
 from ext_authz.model import Api, Decision, HttpCall, Outcome, Reason, Verdict
+from ext_authz.overload import Enforcement
 from ext_authz.serving.entries import AccessLogEntry
 from ext_authz.serving.identity import Identity
 from ext_authz.serving.request_ids import RequestIds
@@ -97,7 +99,7 @@ class Gate:
             self.metrics.count("key_conflicts")
         if who.tenant is None:
             # Nobody's body is not worth reading.
-            return self._shadowed(_UNKNOWN_KEY), api_of(call)
+            return self._enforced(_UNKNOWN_KEY), api_of(call)
         request_id = call.headers.get("x-request-id", "")
         if self._requests.is_given_up(request_id):
             return _GIVEN_UP, api_of(call)
@@ -110,7 +112,7 @@ class Gate:
             self.metrics.count("partial_bodies")
         ask = self._intake.ask(next(self._ids), tenant, call, request, who)
         if isinstance(ask, Decision):
-            return self._shadowed(ask), request.api
+            return self._enforced(ask), request.api
         decision = self.controller.arrive(ask, now)
         if decision.reservation_id is not None:
             self._requests.book(request_id, decision.reservation_id)
@@ -193,17 +195,16 @@ class Gate:
             own_only = endpoint.foreign <= FOREIGN_RATIO * max(1.0, endpoint.load)
             self.costs.observed(sample, own_only)
 
-    def _shadowed(self, refusal: Decision) -> Decision:
-        if self.settings.admission.enforce:
+    def _enforced(self, refusal: Decision) -> Decision:
+        """A refusal that needs no look at load, or what becomes of it where it does not count: it
+        passes, and is nowhere booked."""
+        word = self.settings.admission.enforcing.of(RULES.get(refusal.reason), refusal.tenant)
+        if word is Enforcement.ENFORCE:
             return refusal
-        return Decision(
-            Verdict.ADMIT,
-            refusal.reason,
-            refusal.would_be,
-            tenant=refusal.tenant,
-            type=refusal.type,
-            model=refusal.model,
-        )
+        passed = replace(refusal, verdict=Verdict.ADMIT, retry=None)
+        if word is Enforcement.OFF:
+            passed = replace(passed, reason=Reason.DISABLED, would_be=Verdict.ADMIT)
+        return passed
 
 
 def _addresses(settings: Settings) -> frozenset[str]:

@@ -15,6 +15,7 @@ from ext_authz.admission.controller import Controller
 from ext_authz.admission.ledger import Charge, Reservation
 from ext_authz.admission.pipelines import with_stages
 from ext_authz.model import Outcome, Verdict
+from ext_authz.overload import Enforcing
 from ext_authz.settings import (
     AdmissionSettings,
     FallbackAction,
@@ -23,7 +24,7 @@ from ext_authz.settings import (
     Stage,
     TenantLimits,
 )
-from tests.support.world import Asks, pool, request_type, sample, settings, tenant
+from tests.support.world import SHADOW, Asks, pool, request_type, sample, settings, tenant
 
 LIMITS = TenantLimits(
     requests_per_second=2.0,
@@ -79,7 +80,7 @@ class Books(RuleBasedStateMachine):
         self.open: list[str] = []
 
     def config(self, number: int) -> AdmissionSettings:
-        return replace(variant(number), enforce=self.enforce)
+        return replace(variant(number), enforcing=Enforcing() if self.enforce else SHADOW)
 
     def books(self) -> dict[str, Any]:
         """Everything a request could be charged to."""

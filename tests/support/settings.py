@@ -84,7 +84,6 @@ def make_settings(
 def _admission(pools: Iterable[Pool], tenants: Iterable[Tenant]) -> AdmissionSettings:
     return AdmissionSettings(
         enabled=True,
-        enforce=True,
         margin_s=0.025,
         fallback=FallbackAction.DEMOTE_LOW_PRIORITY,
         default_slo=Slo(e2e_s=0.15),

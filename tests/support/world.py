@@ -24,7 +24,7 @@ from ext_authz.model import (
     Verdict,
     WorkEstimate,
 )
-from ext_authz.overload import RetryRules
+from ext_authz.overload import Enforcement, Enforcing, RetryRules
 from ext_authz.settings import (
     AdmissionSettings,
     CostRules,
@@ -39,6 +39,7 @@ from ext_authz.settings import (
 )
 from ext_authz.snapshot import EndpointSample, Staleness
 
+SHADOW = Enforcing(Enforcement.SHADOW)
 REQUEST = InferenceRequest(Api.OPENAI, Operation.CHAT, "/v1/chat/completions", "m", text_bytes=400)
 
 
@@ -78,11 +79,12 @@ def settings(
     types: tuple[RequestType, ...] = (),
     **changes: object,
 ) -> AdmissionSettings:
-    """Admission settings with short defaults."""
+    """Admission settings with short defaults; `enforce=False` is shadow everywhere."""
+    if not changes.pop("enforce", True):
+        changes["enforcing"] = SHADOW
     all_types = {"default": request_type("default"), **{t.name: t for t in types}}
     values: dict[str, object] = {
         "enabled": True,
-        "enforce": True,
         "margin_s": 0.025,
         "fallback": FallbackAction.DEMOTE_LOW_PRIORITY,
         "default_slo": Slo(e2e_s=1.0),

@@ -9,7 +9,6 @@ import pytest
 from ext_authz.config import Loaded, load
 from ext_authz.config.keys import digest
 from ext_authz.errors import ConfigError
-from ext_authz.overload import HybridRules, Mode, ReactiveRules
 from ext_authz.settings import (
     CostRules,
     EdgeSettings,
@@ -67,7 +66,6 @@ def test_skeleton_loads_as_written() -> None:
     loaded = load(DATA / "skeleton.yaml")
     admission = loaded.settings.admission
     assert admission.enabled
-    assert admission.enforce
     assert admission.margin_s == 0.025
     assert admission.fallback is FallbackAction.DEMOTE_LOW_PRIORITY
     assert admission.default_slo == Slo(e2e_s=0.15)
@@ -106,7 +104,6 @@ def test_every_key_reaches_the_settings() -> None:
     assert settings.keys == {bytes.fromhex(one): "acme" for one in digests}
     admission = settings.admission
     assert not admission.enabled
-    assert not admission.enforce
     assert admission.margin_s == 0.0125
     assert admission.fallback is FallbackAction.REJECT_ALL
     assert admission.default_slo == Slo(0.2, 0.05, 0.005)
@@ -119,8 +116,6 @@ def test_every_key_reaches_the_settings() -> None:
     stages = (Stage("primary", 1.0, 0), Stage("economy", 2.5, 10))
     rag = Pipeline("rag", frozenset({"llama-70b"}), ("/v1/rag/*",), stages)
     assert admission.pipelines == (rag,)
-    assert admission.reactive == ReactiveRules(0.0, False)
-    assert admission.hybrid == HybridRules(0.25, 1.0)
 
 
 def test_pools_and_tenants_reach_the_settings() -> None:
@@ -144,7 +139,6 @@ def test_pools_and_tenants_reach_the_settings() -> None:
         2.0,
     )
     assert (economy.kv_guard_ratio, economy.slots) == (0.85, 16)
-    assert (primary.mode, economy.mode) == (Mode.HYBRID, Mode.REACTIVE)
     assert admission.tenants == {
         "acme": Tenant(
             "acme",

@@ -15,7 +15,7 @@ from ext_authz.serving.entries import AccessLogEntry
 from ext_authz.settings import EdgeSettings, Pipeline, Stage, Tenant
 from ext_authz.snapshot import EndpointSample
 from tests.support.service import KEY, Service
-from tests.support.world import pool
+from tests.support.world import SHADOW, pool
 
 CHAT = "/v1/chat/completions"
 BEARER = {"authorization": f"Bearer {KEY}"}
@@ -113,7 +113,7 @@ def test_a_preflight_needs_no_key_and_leaves_nothing() -> None:
 def test_shadow_mode_lets_strangers_in_and_says_so() -> None:
     """Nothing is refused in shadow mode, keys included, and the record has what would have been."""
     service = Service()
-    change(service, {}, enforce=False)
+    change(service, {}, enforcing=SHADOW)
     decision = decide(service, post({}))
     assert (decision.verdict, decision.would_be) == (Verdict.ADMIT, Verdict.REJECT)
     assert (decision.reason, decision.reservation_id) == (Reason.UNKNOWN_KEY, None)

@@ -11,10 +11,16 @@ from prometheus_client.registry import CollectorRegistry
 from ext_authz.admission.measures import Count
 from ext_authz.admission.scoreboard import READERS, page
 from ext_authz.admission.view import PoolState
+from ext_authz.admission.would_have import Fate, Spared
 from ext_authz.metrics import TABLE, Metrics
+from ext_authz.model import Reason, Verdict
 from tests.support.settings import make_pool
 
 NOW = 1000.0
+WOULD_HAVE = (
+    'ext_authz_would_have_total{pool="p",reason="over_share",result="%s",tenant="acme",'
+    'would_be="reject"}'
+)
 
 
 def busy() -> PoolState:
@@ -33,6 +39,9 @@ def busy() -> PoolState:
     measures.count(Count.REFUSAL_PREMATURE, NOW, 2)
     measures.count(Count.TRIED, NOW, 3)
     measures.count(Count.TRIED_KEPT, NOW)
+    spared = Spared(Verdict.REJECT, Reason.OVER_SHARE)
+    measures.would_have.let_in("acme", spared, NOW)
+    measures.would_have.ended("acme", spared, Fate.PREMATURE)
     for true_s in (1.0, 2.0, 3.0, 4.0):
         measures.predicted(2.0, (2.0, 3.0, 4.0), true_s)
     return pool
@@ -72,6 +81,9 @@ def test_what_a_scrape_shows() -> None:
         'ext_authz_refusals_judged_total{pool="p",result="needed"}': 3.0,
         'ext_authz_refusals_tried_total{pool="p",result="kept"}': 1.0,
         'ext_authz_refusals_tried_total{pool="p",result="missed"}': 2.0,
+        WOULD_HAVE % "let_in": 1.0,
+        WOULD_HAVE % "premature": 1.0,
+        WOULD_HAVE % "right": 0.0,
         'ext_authz_margin_seconds{pool="p"}': 0.0,
         'ext_authz_predicting{mode="predictive",pool="p"}': 1.0,
         'ext_authz_mode_switches_total{pool="p"}': 0.0,
@@ -104,5 +116,7 @@ def test_the_page_is_plain_json() -> None:
     assert got["mode"] == {
         "configured": "predictive", "predicting": True, "for_s": None, "switches": 0
     }  # fmt: skip
+    (row,) = got["would_have"]
+    assert (row["tenant"], row["would_be"], row["premature"]) == ("acme", "reject", 1)
     empty = page(PoolState(make_pool("p", "10.0.0.1:1"), ()), NOW)
     assert json.loads(json.dumps(empty))["predictions"] is None

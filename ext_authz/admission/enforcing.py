@@ -1,0 +1,159 @@
+"""Which objections count: a look at one pool in which some may only be noted, or not even made.
+
+PURE. Enforcement is applied to objections, not to verdicts, so that one rule can be on trial while
+the others hold. The first objection is the verdict on record; the first that counts decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ext_authz.admission.looking import chosen, seen
+from ext_authz.admission.policies import POLICIES, may_try_next
+from ext_authz.admission.selection import Choice, choose_blind
+from ext_authz.admission.view import Ask, PoolState, View
+from ext_authz.model import Decision, Reason, Verdict
+from ext_authz.overload import Enforcement, Rule
+from ext_authz.settings import AdmissionSettings
+
+# The rule that gives each reason. What is not here is no rule's: where nothing can serve, or
+# a fault is ours, there is nothing to enforce.
+RULES: dict[Reason, Rule] = {
+    Reason.UNKNOWN_KEY: Rule.KEYS,
+    Reason.MODEL_NOT_ALLOWED: Rule.MODELS,
+    Reason.UNKNOWN_MODEL: Rule.MODELS,
+    Reason.REQUEST_RATE: Rule.LIMITS,
+    Reason.TOKEN_RATE: Rule.LIMITS,
+    Reason.TENANT_CONCURRENCY: Rule.LIMITS,
+    Reason.TYPE_CONCURRENCY: Rule.LIMITS,
+    Reason.TELEMETRY_LOST: Rule.TELEMETRY,
+    Reason.TOO_LARGE: Rule.MEMORY,
+    Reason.KV_MEMORY: Rule.MEMORY,
+    Reason.AT_CAPACITY: Rule.CAPACITY,
+    Reason.RESERVED: Rule.RESERVE,
+    Reason.OVER_SHARE: Rule.SHARE,
+    Reason.SLO_UNREACHABLE: Rule.LATENCY,
+}
+
+
+@dataclass(slots=True)
+class Look:
+    """What was found of one pool: the `view`, None if nothing there can take the request; the
+    first `objection`, and the first that counts (`binding`). `waived`: a rule that is off would
+    have objected."""
+
+    view: View | None
+    objection: Reason | None = None
+    binding: Reason | None = None
+    waived: bool = False
+
+
+def look(
+    ask: Ask,
+    pool: PoolState,
+    settings: AdmissionSettings,
+    demoted: bool,
+    now: float,
+    dry: bool = False,
+) -> Look:
+    """Hold `ask` against `pool`."""
+    choice = chosen(ask, pool, settings, demoted, now)
+    if not settings.enforcing.strict:
+        return _look_leniently(ask, pool, settings, choice, now, dry)
+    view = seen(ask, pool, settings, choice, now)
+    if view is None:
+        reason = choice.reason or Reason.NO_ENDPOINT
+        return Look(None, reason, reason)
+    for policy in POLICIES[pool.trust.predicts]:
+        if (objection := policy(view)) is not None:
+            return Look(view, objection, objection)
+    return Look(view)
+
+
+def would_be(
+    ask: Ask, pools: Sequence[PoolState], reason: Reason, settings: AdmissionSettings, now: float
+) -> Verdict:
+    """What becomes of a request that is refused for `reason` if every objection that is noted
+    counts: `pools` are left in its chain of demotion. Leaves no trace in them."""
+    for pool in pools:
+        if not may_try_next(ask, reason, settings.fallback):
+            break
+        found = look(ask, pool, settings, True, now, dry=True)
+        if found.objection is None:
+            return Verdict.DEMOTE
+        reason = found.objection
+    return Verdict.REJECT
+
+
+def _look_leniently(
+    ask: Ask,
+    pool: PoolState,
+    settings: AdmissionSettings,
+    choice: Choice,
+    now: float,
+    dry: bool,
+) -> Look:
+    found = Look(None)
+    if choice.endpoint is None:
+        reason = choice.reason or Reason.NO_ENDPOINT
+        if _objects(reason, found, ask, pool, settings):
+            return found
+        choice = _regardless(pool, reason, now)
+    found.view = seen(ask, pool, settings, choice, now, dry)
+    if found.view is None:
+        found.objection = found.objection or Reason.NO_ENDPOINT
+        found.binding = Reason.NO_ENDPOINT
+        return found
+    for policy in POLICIES[pool.trust.predicts]:
+        objection = policy(found.view)
+        if objection is not None and _objects(objection, found, ask, pool, settings):
+            break
+    return found
+
+
+def _objects(
+    reason: Reason, found: Look, ask: Ask, pool: PoolState, settings: AdmissionSettings
+) -> bool:
+    """Note an objection; whether it counts."""
+    rule = RULES.get(reason)
+    word = Enforcement.ENFORCE
+    if rule is not None:
+        word = settings.enforcing.of(rule, ask.tenant.name, pool.spec.name)
+    if word is Enforcement.OFF:
+        found.waived = True
+        return False
+    found.objection = found.objection or reason
+    if word is Enforcement.ENFORCE:
+        found.binding = reason
+    return word is Enforcement.ENFORCE
+
+
+def _regardless(pool: PoolState, reason: Reason, now: float) -> Choice:
+    """Where a request goes to which every endpoint objects for `reason`, if that does not
+    count."""
+    if reason is Reason.TELEMETRY_LOST:
+        return choose_blind(pool)
+    staleness = pool.spec.staleness
+    best, least, load, slots = None, 0.0, 0.0, 0
+    for endpoint in pool.endpoints:
+        own_load = endpoint.believed(staleness, now)
+        if own_load is None:
+            continue
+        own_slots = endpoint.spec.max_concurrency
+        load, slots = load + own_load, slots + own_slots
+        occupied = own_load + endpoint.peers_load(staleness, now)
+        if best is None or occupied / own_slots < least / best.spec.max_concurrency:
+            best, least = endpoint, occupied
+    if best is None:
+        return choose_blind(pool)
+    return Choice(best, slots=slots, load=load, occupied=least)
+
+
+def unserved(refusal: Decision, settings: AdmissionSettings) -> Decision:
+    """The refusal of a request that nothing can serve; in shadow it is not refused for that, and
+    is nowhere booked."""
+    if refusal.reason in RULES:
+        return refusal
+    word = settings.enforcing.of(None, refusal.tenant)
+    return refusal if word is Enforcement.ENFORCE else replace(refusal, verdict=Verdict.ADMIT)
