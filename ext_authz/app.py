@@ -21,6 +21,7 @@ from ext_authz.config.compile import Loaded, load
 from ext_authz.config.watch import ConfigWatcher
 from ext_authz.errors import ConfigError, Problem, TelemetryError
 from ext_authz.fleet import Fleet, Listeners
+from ext_authz.journal_file import JournalFile
 from ext_authz.lookout import Lookout
 from ext_authz.metrics import Metrics
 from ext_authz.process import loop_factory
@@ -74,6 +75,12 @@ class App:
             self._clock,
             self._metrics,
         )
+        self._journal = JournalFile(
+            lambda: self._gate.settings.journal,
+            self._gate.recorder.take,
+            self._clock,
+            self._metrics,
+        )
         self._watcher = ConfigWatcher(path, self._on_config, self._on_config_error, initial=loaded)
         self._admin = AdminServer(
             Inside(
@@ -83,7 +90,7 @@ class App:
                 self._lookout.telemetry,
                 lambda: self._unready,
                 self._lookout.lost,
-                lambda: {**self._lookout.status(), "learned_state": self._keeper.status()},
+                self._status,
             )
         )
         self._tasks: set[asyncio.Task[None]] = set()
@@ -121,6 +128,7 @@ class App:
         self._unready = ("draining",)
         await self._host.drain()
         await self._keeper.close()
+        await self._journal.close()
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -139,7 +147,16 @@ class App:
             self._gate.controller.tick(now)
             self._lookout.tick(now)
             self._keeper.tick(now)
+            self._gate.look_after_records(now)
+            self._journal.tick(now)
             await asyncio.sleep(TICK_S)
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            **self._lookout.status(),
+            "learned_state": self._keeper.status(),
+            "journal": self._journal.status(),
+        }
 
     # -- telemetry ------------------------------------------------------------------------
 

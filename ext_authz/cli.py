@@ -1,4 +1,4 @@
-"""The command line: serve, check, render, hash-key, explain, evaluate, telemetry.
+"""The command line: serve, check, render, hash-key, explain, evaluate, replay, telemetry.
 
 Exit codes: 0 done, 1 the answer is no (a refused configuration, nothing found), 2 wrong usage,
 3 a fault of ours or of the machine.
@@ -21,6 +21,7 @@ from typing import Any
 from ext_authz.agent import add_agent_command
 from ext_authz.errors import ConfigError, ExtAuthzError
 from ext_authz.process import log_to_stderr
+from ext_authz.replaying import add_replay_command
 
 ADMIN = "127.0.0.1:9002"
 
@@ -32,6 +33,7 @@ examples:
   ext-authz serve --config gate.yaml           the server
   ext-authz explain REQUEST-ID                 why a request was answered as it was
   ext-authz evaluate trace.csv                 how well recorded traffic would be predicted
+  ext-authz replay journal --config new.yaml   what another configuration would have decided
   ext-authz telemetry --once --json            every number with its age and source
 """
 
@@ -86,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_agent_command(commands)
     _add_evaluate(commands)
+    add_replay_command(commands)
 
     telemetry = commands.add_parser(
         "telemetry", help="what a running gate knows of pools, endpoints and devices"

@@ -58,6 +58,9 @@ TABLE: tuple[Row, ...] = (
         "Times that what was learned was to be written to its file: saved, failed"),
     Row("learned_state_age_seconds", "gauge", (),
         "Time since what is in the file of learned state was learned; absent while there is none"),
+    Row("journal_lines", "counter", ("result",),
+        "Lines for the journal's file: written, failed"),
+    Row("journal_lines_lost", "counter", (), "Requests that were not recorded, as too many waited"),
     Row("endpoint_mismatches", "counter", ("pool",),
         "Settled requests that Envoy sent to another endpoint than the one charged"),
     Row("config_reloads", "counter", ("result",), "Configuration changes seen: loaded, refused"),
@@ -135,6 +138,10 @@ class Metrics(Collector):
     def count(self, name: str, *labels: str) -> None:
         """Add one to a counter of the table."""
         self._counts[name][labels] += 1
+
+    def count_times(self, name: str, times: int, *labels: str) -> None:
+        """Add so many to a counter of the table."""
+        self._counts[name][labels] += times
 
     def value(self, name: str, *labels: str) -> int:
         """A counter's value, for tests and the status page."""

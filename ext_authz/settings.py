@@ -257,6 +257,16 @@ class LearningSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class JournalSettings:
+    """Where requests are recorded to be replayed, None if they are not: in two files of at most
+    `max_bytes` each, and of all requests `sample_ratio`."""
+
+    file: str | None = None
+    max_bytes: int = 64 << 20
+    sample_ratio: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class TelemetrySettings:
     """Where telemetry comes from: one settings object of each source, whose type says of which
     kind it is (`telemetry.registry` makes the sources)."""
@@ -276,3 +286,4 @@ class Settings:
     keys: Mapping[bytes, str]
     fingerprint: str
     learning: LearningSettings = LearningSettings()
+    journal: JournalSettings = JournalSettings()

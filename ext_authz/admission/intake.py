@@ -71,7 +71,7 @@ class Intake:
         if pool is None:
             reason = Reason.UNKNOWN_MODEL if self._settings.pools else Reason.NO_ENDPOINT
             return _refusal(reason, tenant, type_, request)
-        slo = self._slo(request.path)
+        slo = self.slo_of(request.path)
         # What nobody configured is one thing to the books, or clients could make them grow.
         priced_as = model if model in self._by_model and model is not None else pool.name
         if pipeline is not None:
@@ -126,7 +126,8 @@ class Intake:
                 promise_s = deadline_s
         return promise_s
 
-    def _slo(self, path: str) -> Slo:
+    def slo_of(self, path: str) -> Slo:
+        """What `path` is promised."""
         slo = self._exact_slos.get(path)
         if slo is not None:
             return slo

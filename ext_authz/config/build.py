@@ -8,17 +8,16 @@ from types import MappingProxyType
 
 from ext_authz.config.discovery import discovery_settings
 from ext_authz.config.enforcing import enforcing_of
+from ext_authz.config.journal import journal_settings
 from ext_authz.config.model_shapes import kv_token_bytes
 from ext_authz.config.modes import hybrid_rules, reactive_rules
 from ext_authz.config.pipelines import pipeline_settings
+from ext_authz.config.promises import PathTargets, SloSection, Targets
 from ext_authz.config.schema import (
     AdmissionControl,
     Learning,
     LimitsBody,
-    PathTargets,
     PoolBody,
-    SloSection,
-    Targets,
     TenantBody,
     TypeBody,
 )
@@ -68,6 +67,7 @@ def build(
         keys=MappingProxyType(dict(keys)),
         fingerprint=fingerprint,
         learning=_learning(config.learning, base),
+        journal=journal_settings(config.journal, base),
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from ext_authz.config import build
 from ext_authz.config.discovery import check_discovery
 from ext_authz.config.enforcing import check_enforcing
+from ext_authz.config.journal import check_journal
 from ext_authz.config.locate import Loc
 from ext_authz.config.model_shapes import check_shapes
 from ext_authz.config.modes import check_modes
@@ -244,4 +245,5 @@ _RULES: tuple[Callable[[AdmissionControl, Report], None], ...] = (
     check_pipelines,
     _listeners,
     _learning,
+    check_journal,
 )

@@ -12,9 +12,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ext_authz.config.discovery import DiscoverBody
 from ext_authz.config.enforcing import EnforcementWord, RuleWords
+from ext_authz.config.journal import JournalBody
 from ext_authz.config.model_shapes import ModelShapeBody
 from ext_authz.config.modes import HybridBody, ModeWord, ReactiveBody
 from ext_authz.config.pipelines import PipelineBody
+from ext_authz.config.promises import SloSection
 from ext_authz.config.scalars import (
     as_bool,
     as_endpoint_url,
@@ -52,7 +54,6 @@ Flag = Annotated[bool, BeforeValidator(as_bool)]
 Weight = Annotated[float, number(0, 1e6, above=True, remedy=_NO_ZERO_WEIGHT)]
 Rate = Annotated[float, number(0, 1e12, above=True)]
 Burst = Annotated[float, number(1, 1e12)]
-SloMs = Annotated[float, number(0, 3_600_000, above=True)]
 Concurrency = Annotated[int, whole(1, 1_000_000)]
 StaleAfter = Annotated[float, duration(0.1, 3600)]
 Tokens = Annotated[int, whole(1, 10_000_000)]
@@ -62,30 +63,6 @@ class Section(BaseModel):
     """A mapping with known keys only."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Targets(Section):
-    """A latency promise, any of the three."""
-
-    e2e_ms: SloMs | None = None
-    ttft_ms: SloMs | None = None
-    tpot_ms: SloMs | None = None
-
-
-class PathTargets(Targets):
-    """The same for a path; `slo_ms` is another word for `e2e_ms`."""
-
-    slo_ms: SloMs | None = None
-
-
-class SloSection(Section):
-    """The promises, by path."""
-
-    default_ms: SloMs | None = None
-    default: Targets = Targets()
-    requests: Annotated[dict[PathPattern, PathTargets], Field(max_length=10_000)] = Field(
-        default_factory=dict
-    )
 
 
 class TypeBody(Section):
@@ -289,6 +266,7 @@ class AdmissionControl(Section):
     retry: Retry = Retry()
     cost: Cost = Cost()
     learning: Learning = Learning()
+    journal: JournalBody = JournalBody()
     edge: Edge = Edge()
     server: Server = Server()
 

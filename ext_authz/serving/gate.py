@@ -26,6 +26,7 @@ from ext_authz.journal import Journal
 from ext_authz.metrics import Metrics
 from ext_authz.model import Api, Decision, HttpCall, Outcome, Reason, Verdict
 from ext_authz.overload import Enforcement
+from ext_authz.recording import Recorder
 from ext_authz.serving.entries import AccessLogEntry
 from ext_authz.serving.identity import Identity
 from ext_authz.serving.request_ids import RequestIds
@@ -69,16 +70,19 @@ class Gate:
         self.costs = CostBook(settings.admission.cost)
         self._intake = Intake(settings.admission, self.costs)
         self._requests = RequestIds()
+        self.recorder = Recorder(settings.journal, rng)
         self.settlement = Settlement(self.controller, self._requests, metrics)
         self.lessons: Waiting[tuple[Reservation, Outcome]] = Waiting(MOST_LESSONS, rng)
         self.on_lesson: Callable[[Reservation, Outcome, float], None] = self._teach
         self.taps = TapMemory(self._learn_from)
+        metrics.read_with("journal_lines_lost", lambda: [((), float(self.recorder.lost))])
         metrics.read_with("lessons_skipped", lambda: [((), float(self.lessons.skipped))])
         self._addresses = _addresses(settings)
 
     def reconfigure(self, settings: Settings, now: float) -> None:
         """Swap the configuration; nothing in flight is lost."""
         self.settings = settings
+        self.recorder.settings = settings.journal
         self._identity = Identity(settings.keys, settings.server.key_headers)
         self._intake = Intake(settings.admission, self.costs)
         self._addresses = _addresses(settings)
@@ -106,6 +110,7 @@ class Gate:
         tenant = admission.tenants[who.tenant]
         refused = self.controller.refuse_early(tenant, who, now)
         if refused is not None:
+            self.recorder.refused_unread(tenant, refused, call.path, now)
             return refused, api_of(call)
         request = parse(call)
         if request.partial:
@@ -114,6 +119,7 @@ class Gate:
         if isinstance(ask, Decision):
             return self._enforced(ask), request.api
         decision = self.controller.arrive(ask, now)
+        self.recorder.decided(ask, decision, self._intake.slo_of(request.path).e2e_s, now)
         if decision.reservation_id is not None:
             self._requests.book(request_id, decision.reservation_id)
             self._sent(ask, decision)
@@ -131,6 +137,7 @@ class Gate:
             return
         self.lessons.offer(ended)
         charged, outcome = ended
+        self.recorder.ended(outcome)
         address = charged.endpoint.spec.address
         if (ask := charged.ask) is not None and not ask.stages:
             self.costs.answered(address, ask.request, ask.estimate, ask.priced_as, outcome)
@@ -186,6 +193,11 @@ class Gate:
             held: list[Reservation | Charge] = [charged, *charged.later]
             for one, stage in zip(held, ask.stages, strict=True):
                 self.costs.passed(one.endpoint.spec.address, stage.estimate)
+
+    def look_after_records(self, now: float) -> None:
+        """Have written down what ended without a word, and what endpoints carry."""
+        controller = self.controller
+        self.recorder.look_after(controller.ledger, controller.pools.endpoints.values(), now)
 
     def observe(self, sample: EndpointSample) -> None:
         """Newer telemetry of one endpoint."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ext_authz.config import Loaded, load
+from ext_authz.errors import ConfigError
 from ext_authz.overload import (
     Enforcement,
     Enforcing,
@@ -15,6 +16,7 @@ from ext_authz.overload import (
     ReactiveRules,
     Rule,
 )
+from ext_authz.settings import JournalSettings
 
 DATA = Path(__file__).parent.parent / "data" / "config"
 POOL = "pools: [{name: p, endpoints: ['http://10.0.0.1:8000']%s}]"
@@ -48,6 +50,24 @@ def test_every_word_reaches_the_settings() -> None:
         pools={"economy": Enforcement.OFF},
         rules={Rule.SHARE: Enforcement.OFF, Rule.LATENCY: Enforcement.ENFORCE},
     )
+
+
+def test_what_is_recorded_is_beside_the_configuration(tmp_path: Path) -> None:
+    """Its bounds come along, and nothing is recorded unless a file is named."""
+    journal = load(DATA / "full.yaml").settings.journal
+    assert journal == JournalSettings(str(DATA / "journal.jsonl"), 2 << 20, 0.5)
+    assert written(tmp_path, "enabled: true").settings.journal == JournalSettings()
+    (problem,) = (
+        p for p in written(tmp_path, "journal: {sample: 0.5}").warnings if "journal" in p.field
+    )
+    assert "is of no use without a file" in problem.message
+
+
+def test_a_file_is_for_one_thing(tmp_path: Path) -> None:
+    """Learned state and journal would write over each other."""
+    lines = ("journal: {file: x}", "learning: {state_file: x}")
+    with pytest.raises(ConfigError, match=r"journal\.file: is learning"):
+        written(tmp_path, *lines)
 
 
 @pytest.mark.parametrize("word", ["off", "'off'"])
