@@ -112,8 +112,12 @@ def carried_line(now: float, endpoints: Mapping[str, tuple[float, float | None, 
     return _line({"t": round(now, 3), "carried": endpoints})
 
 
+# Made once: with separators of its own `json.dumps` makes one for each call.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True)
+
+
 def _line(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=True) + "\n"
+    return _ENCODER.encode(value) + "\n"
 
 
 @dataclass(slots=True)

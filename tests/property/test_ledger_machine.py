@@ -15,7 +15,7 @@ from ext_authz.admission.controller import Controller
 from ext_authz.admission.ledger import Charge, Reservation
 from ext_authz.admission.pipelines import with_stages
 from ext_authz.model import Outcome, Verdict
-from ext_authz.overload import Enforcing
+from ext_authz.overload import Enforcement, Enforcing, Rule
 from ext_authz.settings import (
     AdmissionSettings,
     FallbackAction,
@@ -71,6 +71,7 @@ class Books(RuleBasedStateMachine):
     """Drives one controller through arrivals, ends, time, telemetry and reloads."""
 
     enforce = True
+    enforcing = Enforcing()
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +81,7 @@ class Books(RuleBasedStateMachine):
         self.open: list[str] = []
 
     def config(self, number: int) -> AdmissionSettings:
-        return replace(variant(number), enforcing=Enforcing() if self.enforce else SHADOW)
+        return replace(variant(number), enforcing=self.enforcing)
 
     def books(self) -> dict[str, Any]:
         """Everything a request could be charged to."""
@@ -207,11 +208,24 @@ class ShadowBooks(Books):
     """The same without enforcement: nothing is refused, and what runs is booked."""
 
     enforce = False
+    enforcing = SHADOW
+
+
+class TrialBooks(Books):
+    """Some rules on trial, one off, one tenant spared: only capacity and memory bind everybody."""
+
+    enforce = False
+    enforcing = Enforcing(
+        tenants={"limited": Enforcement.SHADOW},
+        rules={Rule.SHARE: Enforcement.SHADOW, Rule.LATENCY: Enforcement.OFF},
+    )
 
 
 Books.TestCase.settings = hypothesis_settings(
     max_examples=60, stateful_step_count=40, deadline=None
 )
 ShadowBooks.TestCase.settings = Books.TestCase.settings
+TrialBooks.TestCase.settings = Books.TestCase.settings
 TestBooks = Books.TestCase
 TestShadowBooks = ShadowBooks.TestCase
+TestTrialBooks = TrialBooks.TestCase

@@ -46,6 +46,9 @@ def recording(*requests: Request, sample_ratio: float = 1.0) -> Recording:
     return Recording(ordered, (), sample_ratio)
 
 
+HEAD = head_line(1000.0, 0.0, 1.0)
+
+
 def written(path: Path, *requests: Request, sample_ratio: float = 1.0) -> Path:
     """A journal's file of them, whose clock is 1000 s behind the wall's."""
     lines = [head_line(1000.0, 0.0, sample_ratio), *map(request_line, requests)]
