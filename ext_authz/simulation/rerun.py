@@ -75,9 +75,6 @@ class Rerun:
     def play(self) -> Tally:
         """Decide everything; the counts of then and now."""
         for number, request in enumerate(self._arrivals()):
-            if not (self._running or self._held):
-                # Nothing happens in a pause; telemetry is fresh again when it ends.
-                self._observe_s = max(self._observe_s, request.at_s - PAUSE_S)
             self._until(request.at_s)
             self._arrive(f"r{number}", request)
             self._dispatch(request.at_s)
@@ -177,7 +174,13 @@ class Rerun:
 
     def _until(self, now: float) -> None:
         """Everything that happens by `now`."""
-        while (at_s := min(self._next_s(), self._observe_s)) <= now:
+        while True:
+            if not (self._running or self._held):
+                # Nothing happens in a pause; telemetry is fresh again when it ends.
+                self._observe_s = max(self._observe_s, now - PAUSE_S)
+            at_s = min(self._next_s(), self._observe_s)
+            if at_s > now:
+                return
             if at_s == self._observe_s:
                 self._observe(at_s)
             elif self._ends and at_s == self._ends[0][0]:
