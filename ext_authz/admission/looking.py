@@ -49,7 +49,7 @@ def seen(
     # Shares are of what can be used: a dead endpoint's slots are nobody's.
     pool.shares.resize(choice.slots)
     weight = ask.tenant.weight * ask.type.weight
-    flow = pool.shares.peek(key, weight) if dry else pool.shares.flow(key, weight, now)
+    flow = pool.shares.peek(key, weight, now) if dry else pool.shares.flow(key, weight, now)
     view = View(ask, pool, endpoint, flow)
     view.fallback = choice.fallback
     view.pool_load = choice.load

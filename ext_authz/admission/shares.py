@@ -120,10 +120,10 @@ class Shares:
             self._refresh(now)
         return flow
 
-    def peek(self, key: FlowKey, weight: float) -> Flow:
+    def peek(self, key: FlowKey, weight: float, now: float) -> Flow:
         """The flow as it stands, for a look that leaves no trace; one that is in no book yet is
         not entered."""
-        return self._flows.get(key) or Flow(key, weight)
+        return self._flows.get(key) or Flow(key, weight, now)
 
     def share(self, flow: Flow) -> float:
         """Slots that are the flow's own: all of them while there is enough for everybody."""

@@ -22,7 +22,7 @@ from random import Random
 from ext_authz.admission.controller import Controller
 from ext_authz.admission.intake import Intake
 from ext_authz.admission.pipelines import with_stages
-from ext_authz.admission.view import Ask
+from ext_authz.admission.view import NOBODY, Ask
 from ext_authz.estimation.cost import CostBook
 from ext_authz.estimation.latency.features import Work
 from ext_authz.model import (
@@ -106,7 +106,7 @@ class Rerun:
         if tenant is None:
             self.tally.left_out(Left.TENANT)
             return
-        early = self._controller.refuse_early(tenant, request.at_s)
+        early = self._controller.refuse_early(tenant, NOBODY, request.at_s)
         if early is not None:
             self.tally.decided(request, early)
             return

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ext_authz.admission.controller import Controller
 from ext_authz.admission.enforcing import RULES
+from ext_authz.admission.view import NOBODY
 from ext_authz.admission.would_have import Fate
 from ext_authz.estimation.margin import MarginTuner
 from ext_authz.model import Decision, Outcome, Reason, Verdict
@@ -152,7 +153,7 @@ def test_limits_on_trial_leave_the_pools_rules_in_force(
     limited = tenant("a", limits=TenantLimits(max_concurrent=1))
     enforcing = Enforcing(rules={Rule.LIMITS: word})
     controller, asks = busy(settings((pool("p", 2),), (limited,), enforcing=enforcing))
-    assert controller.refuse_early(limited, 0.1) is None
+    assert controller.refuse_early(limited, NOBODY, 0.1) is None
     noted = controller.arrive(asks("a"), 0.2)
     assert (noted.verdict, noted.would_be, noted.reason) == (Verdict.ADMIT, would_be, reason)
     assert (noted.limit is not None) is (word is S)
