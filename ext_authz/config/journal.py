@@ -20,7 +20,7 @@ class JournalBody(Part):
     """The file, its bytes, and the part of all requests that is recorded."""
 
     file: Annotated[str, BeforeValidator(as_text)] | None = None
-    max_bytes: Annotated[int, whole(1 << 20, 16 << 30)] = 64 << 20
+    max_bytes: Annotated[int, whole(8 << 20, 16 << 30)] = 64 << 20
     sample: Annotated[float, number(0, 1, above=True)] = 1.0
 
 

@@ -55,7 +55,7 @@ def test_every_word_reaches_the_settings() -> None:
 def test_what_is_recorded_is_beside_the_configuration(tmp_path: Path) -> None:
     """Its bounds come along, and nothing is recorded unless a file is named."""
     journal = load(DATA / "full.yaml").settings.journal
-    assert journal == JournalSettings(str(DATA / "journal.jsonl"), 2 << 20, 0.5)
+    assert journal == JournalSettings(str(DATA / "journal.jsonl"), 16 << 20, 0.5)
     assert written(tmp_path, "enabled: true").settings.journal == JournalSettings()
     (problem,) = (
         p for p in written(tmp_path, "journal: {sample: 0.5}").warnings if "journal" in p.field

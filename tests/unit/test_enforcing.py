@@ -193,6 +193,14 @@ def test_a_would_be_refusal_is_no_unmet_demand() -> None:
     assert flow.wanted < 100.0
 
 
+def test_a_reload_that_begins_to_enforce_keeps_what_runs() -> None:
+    """What was spared runs on and counts; the next one is refused."""
+    controller, asks = busy(single(1, enforcing=SHADOW), count=2)
+    controller.reconfigure(single(1), 0.2)
+    assert controller.arrive(asks("b"), 0.3).verdict is Verdict.REJECT
+    assert in_flight(controller) == {"p-0:80": 2}
+
+
 # -- what came of them ----------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ import pytest
 from ext_authz.estimation.shapes.document import MAX_PARSE_BYTES
 from ext_authz.journal import Entry, explain
 from ext_authz.model import Api, Decision, HttpCall, Reason, Verdict
+from ext_authz.overload import Enforcement, Enforcing, Rule
 from ext_authz.serving.entries import AccessLogEntry
 from ext_authz.settings import EdgeSettings, Pipeline, Stage, Tenant
 from ext_authz.snapshot import EndpointSample
@@ -18,6 +19,7 @@ from tests.support.service import KEY, Service
 from tests.support.world import SHADOW, pool
 
 CHAT = "/v1/chat/completions"
+E, S, OFF = Enforcement.ENFORCE, Enforcement.SHADOW, Enforcement.OFF
 BEARER = {"authorization": f"Bearer {KEY}"}
 PREFLIGHT = {"origin": "https://app.example", "access-control-request-method": "POST"}
 
@@ -117,6 +119,46 @@ def test_shadow_mode_lets_strangers_in_and_says_so() -> None:
     decision = decide(service, post({}))
     assert (decision.verdict, decision.would_be) == (Verdict.ADMIT, Verdict.REJECT)
     assert (decision.reason, decision.reservation_id) == (Reason.UNKNOWN_KEY, None)
+
+
+@pytest.mark.parametrize(
+    ("enforcing", "verdict", "would_be", "reason"),
+    [
+        (Enforcing(rules={Rule.KEYS: S}), "admit", "reject", Reason.UNKNOWN_KEY),
+        (Enforcing(rules={Rule.KEYS: OFF}), "admit", "admit", Reason.DISABLED),
+        (Enforcing(S, rules={Rule.KEYS: E}), "reject", "reject", Reason.UNKNOWN_KEY),
+        (Enforcing(tenants={"acme": OFF}), "reject", "reject", Reason.UNKNOWN_KEY),
+    ],
+)
+def test_keys_are_a_rule_of_their_own(
+    enforcing: Enforcing, verdict: str, would_be: str, reason: Reason
+) -> None:
+    """Held to or not, whatever else is; of nobody there is no tenant to spare."""
+    service = Service()
+    change(service, {}, enforcing=enforcing)
+    decision = decide(service, post({}))
+    assert (decision.verdict, decision.would_be, decision.reason) == (verdict, would_be, reason)
+
+
+@pytest.mark.parametrize(
+    ("enforcing", "verdict"),
+    [
+        (Enforcing(rules={Rule.MODELS: S}), "admit"),
+        (Enforcing(tenants={"acme": S}), "admit"),
+        (Enforcing(S, tenants={"acme": E}), "reject"),
+        (Enforcing(pools={"p": OFF}), "reject"),
+    ],
+)
+def test_a_model_that_is_not_allowed_is_a_matter_of_the_tenant(
+    enforcing: Enforcing, verdict: str
+) -> None:
+    """Passed on in shadow, and nowhere booked."""
+    service = Service()
+    change(service, {"models": frozenset({"other"})}, enforcing=enforcing)
+    decision = decide(service, post(BEARER))
+    assert (decision.verdict, decision.would_be) == (verdict, "reject")
+    assert decision.reason is Reason.MODEL_NOT_ALLOWED
+    assert decision.reservation_id is None
 
 
 @pytest.mark.parametrize(
