@@ -56,6 +56,8 @@ class Reason(StrEnum):
     SLO_UNREACHABLE = "slo_unreachable"
     AT_CAPACITY = "at_capacity"
     OVER_SHARE = "over_share"
+    YIELDING = "yielding"
+    PAUSED = "paused"
     RESERVED = "reserved"
     KV_MEMORY = "kv_memory"
     # nothing can serve

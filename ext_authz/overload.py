@@ -11,6 +11,33 @@ from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
+class ShareRules:
+    """How a pool is shared.
+
+    The work of a request is its prompt tokens and `output_price` times its output tokens: list
+    prices of hosted models ask three to five times as much for a token put out as for one read.
+    `class_floor_ratio` of a pool is left to each lower priority class that wants it; 0 is strict
+    precedence. While others are refused, a tenant that did more than `heavy_ratio` of a pool's work
+    in the last `heavy_window_s` borrows nothing, and with `pause_low` the low class keeps no more
+    than its floor when it is the high class that is short; who stands back so is told to stay away
+    for `delay_s` x (1 + 2 x its part of the work). What ends within `reserve_reaction_s` may use
+    the reserve of the high class.
+    """
+
+    output_price: float = 4.0
+    class_floor_ratio: float = 0.1
+    heavy_ratio: float = 0.4
+    heavy_window_s: float = 600.0
+    pause_low: bool = True
+    delay_s: float = 1.0
+    reserve_reaction_s: float = 0.2
+
+    def work(self, prompt_tokens: float, output_tokens: float) -> float:
+        """What a request costs, in prompt tokens."""
+        return prompt_tokens + self.output_price * output_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class RetryRules:
     """Bounds of the hint a refused client gets: never under a true wait, never over `cap_s`."""
 

@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
-from ext_authz.overload import Enforcing, HybridRules, Mode, ReactiveRules, RetryRules
+from ext_authz.overload import (
+    Enforcing,
+    HybridRules,
+    Mode,
+    ReactiveRules,
+    RetryRules,
+    ShareRules,
+)
 from ext_authz.snapshot import Staleness
 
 
@@ -215,6 +222,7 @@ class AdmissionSettings:
     reactive: ReactiveRules = field(default_factory=ReactiveRules)
     hybrid: HybridRules = field(default_factory=HybridRules)
     enforcing: Enforcing = field(default_factory=Enforcing)
+    shares: ShareRules = field(default_factory=ShareRules)
 
 
 @dataclass(frozen=True, slots=True)

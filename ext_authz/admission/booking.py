@@ -15,7 +15,7 @@ def book(ask: Ask, view: View, configured_lease_s: float, now: float) -> Reserva
     entered in the ledger."""
     pool, endpoint, whole = view.pool, view.endpoint, view.whole
     tokens = view.ask.estimate.kv_tokens
-    pool.shares.admitted(view.flow)
+    pool.shares.admitted(view.flow, now)
     # The stay begins beside what is there already.
     if whole is None:
         stay = foresight.begin(view, now)

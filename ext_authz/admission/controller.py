@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import inf
 from random import Random
 
-from ext_authz.admission import enforcing, foresight, judging, stages
+from ext_authz.admission import enforcing, foresight, judging, paying, stages
 from ext_authz.admission.answers import why_admitted
 from ext_authz.admission.booking import book
 from ext_authz.admission.endpoints import EndpointState, seat
@@ -148,6 +148,7 @@ class Controller:
             return None
         reservation.release(now, outcome.ended_s)
         self._settled_s = now
+        paying.settle(reservation, outcome, now)
         judging.judge(self.pools.by_name.get(reservation.pool), reservation, outcome, now)
         if outcome.ended_s is not None:
             self.report_lag.add(now - outcome.ended_s)
@@ -163,6 +164,7 @@ class Controller:
             stages.learn(reservation.whole, outcome)
         elif pool is not None:
             foresight.learn(pool, reservation, outcome, work)
+            paying.correct(reservation, outcome, work)
 
     def first_token(self, reservation_id: str, at_s: float) -> None:
         """The first token of a request came at `at_s`; nothing if it is not open."""

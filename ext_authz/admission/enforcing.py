@@ -33,6 +33,8 @@ RULES: dict[Reason, Rule] = {
     Reason.AT_CAPACITY: Rule.CAPACITY,
     Reason.RESERVED: Rule.RESERVE,
     Reason.OVER_SHARE: Rule.SHARE,
+    Reason.YIELDING: Rule.SHARE,
+    Reason.PAUSED: Rule.SHARE,
     Reason.SLO_UNREACHABLE: Rule.LATENCY,
 }
 

@@ -15,10 +15,19 @@ from ext_authz.estimation.kv import gpu_seconds
 from ext_authz.model import Decision, Evidence, Outcome, Reason, Verdict
 
 # Refusals for want of capacity; others are for what the request or its tenant is.
-CONTENDED = frozenset({Reason.SLO_UNREACHABLE, Reason.AT_CAPACITY, Reason.RESERVED,
-                       Reason.OVER_SHARE, Reason.KV_MEMORY})  # fmt: skip
+CONTENDED = frozenset(
+    {
+        Reason.SLO_UNREACHABLE,
+        Reason.AT_CAPACITY,
+        Reason.RESERVED,
+        Reason.OVER_SHARE,
+        Reason.YIELDING,
+        Reason.PAUSED,
+        Reason.KV_MEMORY,
+    }
+)
 # Of these some may be let in to see what becomes of them: nothing breaks but the promise.
-TRIABLE = frozenset({Reason.SLO_UNREACHABLE, Reason.RESERVED, Reason.OVER_SHARE})
+TRIABLE = CONTENDED - {Reason.AT_CAPACITY, Reason.KV_MEMORY}
 
 
 def measure(pools: Mapping[str, PoolState], ask: Ask, decision: Decision, now: float) -> None:
@@ -58,7 +67,7 @@ def _refused(pool: PoolState, decision: Decision, now: float) -> None:
     life_s = seen.execution_s if seen.predicted_s is None else seen.predicted_s
     if life_s is not None:
         limit = seen.tenant_limit
-        within_share = limit is None or seen.tenant_in_flight + 1 <= limit
+        within_share = limit is None or seen.tenant_in_flight + 0.5 <= limit
         pool.measures.refusals.refused(now, life_s, within_share, _is_full(seen, 0.0))
 
 

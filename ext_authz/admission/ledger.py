@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from math import inf
 
 from ext_authz.admission.endpoints import EndpointState
-from ext_authz.admission.shares import Flow, Shares
+from ext_authz.admission.flows import Flow
+from ext_authz.admission.shares import Shares
 from ext_authz.admission.traffic import Stay
 from ext_authz.admission.view import Ask
 from ext_authz.estimation.latency.chain import Whole
@@ -33,7 +34,7 @@ class Charge:
         """Give it back."""
         self.endpoint.traffic.leave(self.stay, self.endpoint.load, now)
         self.endpoint.release(self.tokens)
-        self.shares.released(self.flow)
+        self.shares.released(self.flow, now)
 
 
 @value
@@ -66,7 +67,7 @@ class Reservation:
         if self.stay is not None:
             self.endpoint.traffic.leave(self.stay, self.endpoint.load, now, ended_s)
         self.endpoint.release(self.tokens)
-        self.shares.released(self.flow)
+        self.shares.released(self.flow, now)
         if self.whole is not None:
             self.whole.chain.open -= 1
             for charge in self.later:

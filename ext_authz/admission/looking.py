@@ -49,11 +49,13 @@ def seen(
     # Shares are of what can be used: a dead endpoint's slots are nobody's.
     pool.shares.resize(choice.slots)
     weight = ask.tenant.weight * ask.type.weight
-    flow = pool.shares.peek(key, weight, now) if dry else pool.shares.flow(key, weight, now)
+    shares, priority = pool.shares, ask.type.priority
+    flow = (shares.peek if dry else shares.flow)(key, weight, now, priority)
     view = View(ask, pool, endpoint, flow)
     view.fallback = choice.fallback
     view.pool_load = choice.load
     view.allowed = pool.shares.allowance(flow, choice.load)
+    view.stand_back = pool.shares.stand_back(flow, now)
     view.occupied = choice.occupied
     view.margin_s = pool.margin.value_s if settings.tune_margin else settings.margin_s
     view.target_ratio = settings.target_violation_ratio

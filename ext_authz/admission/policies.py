@@ -26,16 +26,29 @@ def capacity(view: View) -> Reason | None:
 
 def reserve(view: View) -> Reason | None:
     """Below the high class, a part of the pool stays free. A tenant with nothing in flight is
-    exempt: that is its floor."""
+    exempt: that is its floor; and what is over before the high class would notice."""
     if view.ask.type.priority is PriorityClass.HIGH or view.flow.used == 0:
         return None
     usable = view.slots * (1.0 - view.reserve_ratio)
-    return Reason.RESERVED if view.pool_load + 1.0 > usable else None
+    if view.pool_load + 1.0 <= usable:
+        return None
+    seconds = view.expected_s
+    brief = seconds is not None and seconds <= view.pool.shares.rules.reserve_reaction_s
+    return None if brief else Reason.RESERVED
 
 
 def share(view: View) -> Reason | None:
     """The flow stays within its share, or within what others leave."""
-    return Reason.OVER_SHARE if view.flow.used + view.ahead + 1.0 > view.allowed else None
+    return Reason.OVER_SHARE if view.flow.used + view.ahead + 0.5 > view.allowed else None
+
+
+def stand_back(view: View) -> Reason | None:
+    """Who had much of the pool lately, and the low class while the high one is short, take no more
+    than what must be left to them."""
+    rule = view.stand_back
+    if rule is None or view.flow.used + view.ahead + 0.5 <= rule.most:
+        return None
+    return rule.reason
 
 
 def latency(view: View) -> Reason | None:
@@ -86,8 +99,8 @@ def _is_idle(view: View) -> bool:
 # Whether a pool has room, and whether it is soon enough: a pipeline asks for room at each stage,
 # and for time once. By whether the pool acts on predictions.
 ROOM: dict[bool, tuple[Policy, ...]] = {
-    True: (capacity, reserve, share),
-    False: (capacity, backlog, reserve, share),
+    True: (capacity, reserve, share, stand_back),
+    False: (capacity, backlog, reserve, share, stand_back),
 }
 POLICIES: dict[bool, tuple[Policy, ...]] = {
     True: (*ROOM[True], latency),
@@ -100,6 +113,8 @@ DEMOTABLE = frozenset(
         Reason.AT_CAPACITY,
         Reason.RESERVED,
         Reason.OVER_SHARE,
+        Reason.YIELDING,
+        Reason.PAUSED,
         Reason.KV_MEMORY,
         Reason.TOO_LARGE,
         Reason.SLO_UNREACHABLE,

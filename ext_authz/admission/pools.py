@@ -43,8 +43,10 @@ class Pools:
                 self.endpoints[endpoint_spec.address] = state
                 states.append(state)
             pool = PoolState(spec, tuple(states), MarginTuner(*margin))
+            pool.shares.rules = settings.shares
             if (old := old_pools.get(spec.name)) is not None:
                 pool.shares = old.shares
+                pool.shares.rules = settings.shares
                 pool.shares.resize(spec.slots)
                 pool.predictor, pool.measures = old.predictor, old.measures
                 if spec.mode is old.trust.mode:

@@ -6,6 +6,7 @@ PURE.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 
 from ext_authz.admission.answers import early_refusal, refusal
@@ -17,6 +18,7 @@ from ext_authz.model import Decision, Reason, RetryHint
 from ext_authz.overload import RetryRules
 from ext_authz.settings import Tenant
 
+STANDING_BACK = frozenset({Reason.YIELDING, Reason.PAUSED})
 # Stands in for the mean execution in a retry hint while nothing has finished yet.
 UNKNOWN_EXECUTION_S = 1.0
 
@@ -39,8 +41,14 @@ class Refuser:
         """Refuse `ask` for what was seen of a pool, if anything was."""
         if reason is Reason.TOO_LARGE:
             return refusal(ask, view, reason, None, holds(ask, pools))
-        retry = self._retry(ask.tenant, ask.caller, _prospect(ask, view, pools), now)
+        prospect = _prospect(ask, view, pools)
+        if view is not None and reason in STANDING_BACK:
+            least_s = view.pool.shares.delay_s(view.flow, now)
+            prospect = replace(prospect, wait_s=max(prospect.wait_s, least_s))
+        retry = self._retry(ask.tenant, ask.caller, prospect, now)
         pressed(view, now, retry)
+        if view is not None and reason is Reason.SLO_UNREACHABLE and not view.hopeless:
+            view.pool.shares.full(view.pool_load, now)
         return refusal(ask, view, reason, retry, None)
 
     def by_limit(self, ask: Ask, breach: Breach, now: float) -> Decision:

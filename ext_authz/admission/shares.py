@@ -1,164 +1,209 @@
-"""Who may hold how many of a pool's slots: weighted max-min shares with borrowing.
+"""Who may hold how many of a pool's slots: weighted max-min shares of its work, with borrowing.
 
-PURE. The unit is a slot held for a second, so a tenant pays for work, not for requests. A flow
-is one tenant's traffic of one request type. The pool's slots are filled like water: every flow
-gets up to `weight x level`, those that want less leave the rest to the others. What a flow wants
-is what it holds and room to grow towards its recent peak, or without end while it is refused.
+PURE. The pool's slots are filled like water: every flow gets up to `slope x level` slots, those
+that want less leave the rest to the others. A flow's slope is its weight divided by the work that
+it does in a second of a slot, so the level is work for each unit of weight: who sends heavier
+requests gets as much work done, in fewer slots. What was estimated is corrected by what is counted.
 
 Within its share a flow is bounded only by capacity. Beyond it, it may take what is free once the
 room that others are expected to use of their shares is kept for them. With room to spare nobody
 is refused for being over a share, and nothing is saved up while away.
+
+No event costs more than the logarithm of the number of flows: it changes one flow, a few are
+entered in the books (`Levels`) at a time, and what time changes is kept in a heap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from math import exp, inf, sqrt
+from heapq import heappop, heappush
+from math import exp, inf
 
-from ext_authz.model import RetryHint
+from ext_authz.admission.flows import DIVISOR_S, KEEP_ROOM_S, PRESSURE_S, Flow, FlowKey, Usual
+from ext_authz.admission.fullness import Fullness
+from ext_authz.admission.levels import Levels
+from ext_authz.admission.yielding import StandBack, Yielding
+from ext_authz.model import Reason, RetryHint
+from ext_authz.overload import ShareRules
+from ext_authz.settings import PriorityClass
 
-# How long a silent flow still counts among those that share, and still has room kept for it.
-DIVISOR_S = 10.0
-KEEP_ROOM_S = 2.0
-# How long a refusal says that a flow wants all it can get. A backlog is refused all the time; one
-# unlucky arrival must not keep the whole share idle for long.
-PRESSURE_S = 1.0
-# How long a peak is remembered, and how often time-driven numbers are brought up to date.
-PEAK_MEMORY_S = 10.0
+# How often the levels follow what has changed.
 REFRESH_S = 0.1
-
-FlowKey = tuple[str, str]
-
-
-class Flow:
-    """One tenant's traffic of one type in one pool. Owned by its `Shares`.
-
-    `let_in` requests have been admitted since `since_s`.
-    """
-
-    __slots__ = (
-        "active_until_s",
-        "kept",
-        "key",
-        "let_in",
-        "peak",
-        "refused_s",
-        "seen_s",
-        "silent",
-        "since_s",
-        "used",
-        "weight",
-    )
-
-    def __init__(self, key: FlowKey, weight: float, now: float) -> None:
-        self.key = key
-        self.weight = weight
-        self.since_s = now
-        self.let_in = 0
-        self.used = 0
-        self.peak = 0.0
-        self.kept = 0.0
-        self.seen_s = 0.0
-        self.silent = False
-        self.refused_s = -inf
-        self.active_until_s = 0.0
-
-    @property
-    def wanted(self) -> float:
-        """Slots the flow would use if it could have them.
-
-        Independent arrivals vary by the square root of their number, so the next peak may be
-        that much above the last, and a burst that outruns what is given back that much above
-        what is held. More is not kept: it would stand idle.
-        """
-        if self.silent:
-            return float(self.used)
-        if self.seen_s - self.refused_s < PRESSURE_S:
-            return inf
-        spread = sqrt(self.peak) if self.peak > 1.0 else 1.0
-        after_peak, held = self.peak + spread, self.used + 1.0 + 2.0 * spread
-        return after_peak if after_peak < held else held
-
-
-def water_level(capacity: float, flows: Iterable[tuple[float, float]]) -> float:
-    """The level L at which flows of (weight, wanted) that get min(wanted, weight x L) use up
-    `capacity`; infinite if they all get what they want (weighted max-min fairness)."""
-    ordered = sorted((wanted / weight, weight, wanted) for weight, wanted in flows)
-    weights = sum(weight for _, weight, _ in ordered)
-    left = capacity
-    for fill, weight, wanted in ordered:
-        if fill * weights > left:
-            return left / weights
-        left -= wanted
-        weights -= weight
-    return inf
+# So many flows are looked at at once because their time has come.
+MOST_LOOKED_AT = 16
+# What a flow is owed, either way, is made good over the time that a request holds a slot, and over
+# no less than this. It moves a share by one slot, or by this part of it if that is more.
+LEAST_HORIZON_S = 1.0
+OWED_RATIO = 0.25
 
 
 class Shares:
-    """The flows of one pool. `kept` of a flow is the unused room held back for it."""
+    """The flows of one pool."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, rules: ShareRules | None = None) -> None:
+        # `usable` are those of the slots that can be shared out.
         self.slots = slots
+        self.rules = rules or ShareRules()
+        self.usable = float(slots)
         self.used = 0
         self._flows: dict[FlowKey, Flow] = {}
-        self._level = inf
-        self._kept = 0.0
+        self._levels = Levels()
         self._stale = True
         self._refreshed_s = -inf
+        # When flows are to be looked at next; an entry counts if it is what the flow is armed for.
+        self._times: list[tuple[float, int, Flow]] = []
+        self._number = 0
+        self._usual = Usual()
+        self._fullness = Fullness()
+        self._horizon_s = LEAST_HORIZON_S
+        self._yielding = Yielding()
+        # Slots held by each class.
+        self._held = [0] * len(PriorityClass)
 
-    def flow(self, key: FlowKey, weight: float, now: float) -> Flow:
+    def flow(
+        self,
+        key: FlowKey,
+        weight: float,
+        now: float,
+        priority: PriorityClass = PriorityClass.MEDIUM,
+    ) -> Flow:
         """The flow an arriving request belongs to, marked as seen at `now`."""
         flow = self._flows.get(key)
         if flow is None:
-            flow = self._flows[key] = Flow(key, weight, now)
+            flow = self._flows[key] = Flow(key, weight, priority, now)
             self._stale = True
-        flow.weight = weight
         flow.seen_s = now
-        flow.silent = False
-        flow.active_until_s = max(flow.active_until_s, now + DIVISOR_S)
+        until_s = now + DIVISOR_S
+        flow.active_until_s = max(flow.active_until_s, until_s)
+        if flow.silent or flow.booked is None or flow.weight != weight or (
+            flow.priority is not priority
+        ):  # fmt: skip
+            self._leave(flow, now)
+            self._held[flow.priority] -= flow.used
+            self._held[priority] += flow.used
+            flow.weight, flow.priority = weight, priority
+            flow.silent, flow.missed_last = False, 0.0
+            self._take(flow, now)
+        if flow.armed_s == inf:
+            self._arm(flow, now + KEEP_ROOM_S)
+        if self._times[0][0] <= now:
+            self._look(now)
         if self._stale or now - self._refreshed_s >= REFRESH_S:
             self._refresh(now)
         return flow
 
-    def peek(self, key: FlowKey, weight: float, now: float) -> Flow:
+    def peek(
+        self,
+        key: FlowKey,
+        weight: float,
+        now: float,
+        priority: PriorityClass = PriorityClass.MEDIUM,
+    ) -> Flow:
         """The flow as it stands, for a look that leaves no trace; one that is in no book yet is
         not entered."""
-        return self._flows.get(key) or Flow(key, weight, now)
+        return self._flows.get(key) or Flow(key, weight, priority, now)
+
+    # -- asking ---------------------------------------------------------------------------
 
     def share(self, flow: Flow) -> float:
         """Slots that are the flow's own: all of them while there is enough for everybody."""
         # Comparisons, not min and max, here and below: a decision asks half a dozen times.
-        own = flow.weight * self._level
+        own = flow.slope * self._levels.of[flow.priority]
         return own if own < self.slots else float(self.slots)
+
+    def within(self, flow: Flow) -> float:
+        """Slots up to which the flow is within its share, with what it is owed; never less than
+        one. A request may begin if half of it lies within, so that the slots that shares round
+        to are as many as there are. While there is enough for everybody all is borrowed: what one
+        takes beyond its expected use would be another's."""
+        level = self._levels.of[flow.priority]
+        if level == inf:
+            return 1.0
+        own = self.share(flow) + flow.owed_s / self._horizon_s
+        return own if own > 1.0 else 1.0
 
     def allowance(self, flow: Flow, load: float) -> float:
         """Slots the flow may hold while the pool carries `load` requests in all (ours and
-        others'): its share, or what it can borrow beyond it; never less than one."""
-        free = self.slots - load - (self._kept - flow.kept)
-        share, borrowed = self.share(flow), flow.used + free
-        most = share if share > borrowed else borrowed
-        return most if most > 1.0 else 1.0
+        others'): its share, or what it can borrow beyond it. Read it as `within`."""
+        kept = self._levels.kept - self._room(flow)
+        free = self.usable - load - (kept if kept > 0.0 else 0.0)
+        within, borrowed = self.within(flow), flow.used + free
+        return within if within > borrowed else borrowed
 
-    def admitted(self, flow: Flow) -> None:
+    def stand_back(self, flow: Flow, now: float) -> StandBack | None:
+        """What the flow must leave to others that are refused just now, if anything."""
+        rules = self.rules
+        if rules.pause_low and self._yielding.is_hot(flow, now):
+            floor = rules.class_floor_ratio * self.slots - self._held[flow.priority]
+            return StandBack(Reason.PAUSED, flow.used + floor)
+        if self._levels.of[flow.priority] < inf and self._yielding.is_heavy(flow, rules, now):
+            return StandBack(Reason.YIELDING, self.within(flow))
+        return None
+
+    def delay_s(self, flow: Flow, now: float) -> float:
+        """How long a request that stands back is to stay away."""
+        return self._yielding.delay_s(flow.key[0], self.rules, now)
+
+    def fill(self, flow: Flow) -> float:
+        """How far its share would be filled with one request more, what it is owed counted: of
+        flows of one class that wait, the one that is filled least comes next."""
+        return (flow.used + 0.5 - flow.owed_s / self._horizon_s) / flow.slope
+
+    def flows(self) -> tuple[Flow, ...]:
+        """All flows in the books, for tests and debugging."""
+        return tuple(self._flows.values())
+
+    # -- events ---------------------------------------------------------------------------
+
+    def admitted(self, flow: Flow, now: float) -> None:
         """One more of the flow's requests holds a slot."""
-        flow.used += 1
+        self._leave(flow, now)
+        self._hold(flow, 1)
         flow.let_in += 1
-        self.used += 1
         if flow.peak < flow.used:
             flow.peak = float(flow.used)
-        self._keep(flow)
+        self._take(flow, now)
 
-    def released(self, flow: Flow) -> None:
+    def released(self, flow: Flow, now: float) -> None:
         """One of the flow's requests gave its slot back."""
-        flow.used -= 1
-        self.used -= 1
-        self._keep(flow)
+        self._leave(flow, now)
+        self._hold(flow, -1)
+        self._take(flow, now)
+        if flow.armed_s == inf:
+            # It was silent while it held something.
+            self._arm(flow, flow.active_until_s)
 
     def refused(self, flow: Flow, retry: RetryHint, now: float) -> None:
         """The flow wanted more. It stays among those that share until it had time to return."""
+        self._leave(flow, now)
         flow.active_until_s = max(flow.active_until_s, now + retry.after_s + DIVISOR_S)
         flow.refused_s = now
-        self._keep(flow)
+        flow.missed += 1.0
+        flow.missed_last = flow.missed
+        self._yielding.refused(flow, now)
+        self._take(flow, now)
+        if flow.armed_s > now + PRESSURE_S:
+            self._arm(flow, now + PRESSURE_S)
+
+    def worked(self, flow: Flow, work: float, held_s: float, now: float) -> None:
+        """A request of the flow was served to its end: `work` was expected of it, and it held its
+        slot for `held_s`."""
+        self._yielding.worked(flow, work * flow.bias(), self.rules, now)
+        self._usual.worked(flow, work, held_s)
+        self._horizon_s = max(LEAST_HORIZON_S, self._usual.held_s)
+
+    def counted(self, flow: Flow, work: float, expected: float) -> None:
+        """Of a request of which so much was expected it is known now what it came to."""
+        if expected > 0.0:
+            flow.truth.add(work, expected)
+
+    def broken(self, flow: Flow, now: float) -> None:
+        """A promise to the flow was broken."""
+        self._yielding.broken(flow, now)
+
+    def full(self, load: float, now: float) -> None:
+        """A request that would fit well enough alone had no room beside `load`, though there were
+        slots: what is shared out is no more than that."""
+        self._fullness.felt(load, self.slots, now)
 
     def resize(self, slots: int) -> None:
         """The pool's slots changed; flows, their holdings and their peaks stay."""
@@ -166,37 +211,88 @@ class Shares:
             self.slots = slots
             self._stale = True
 
-    def flows(self) -> tuple[Flow, ...]:
-        """All flows in the books, for tests and debugging."""
-        return tuple(self._flows.values())
+    # -- books ----------------------------------------------------------------------------
 
-    def _keep(self, flow: Flow) -> None:
-        wanted, share = flow.wanted, self.share(flow)
-        kept = (wanted if wanted < share else share) - flow.used
-        kept = max(kept, 0.0)
-        self._kept += kept - flow.kept
-        flow.kept = kept
+    def _hold(self, flow: Flow, slots: int) -> None:
+        flow.used += slots
+        self.used += slots
+        self._held[flow.priority] += slots
+
+    def _room(self, flow: Flow) -> float:
+        """Slots kept for the flow beyond those it holds."""
+        wanted = flow.wanted
+        if flow.silent or wanted <= flow.used:
+            return 0.0
+        own = flow.slope * self._levels.of[flow.priority]
+        own = max(own, 1.0)
+        room = (wanted if wanted < own else own) - flow.used
+        return room if room > 0.0 else 0.0
+
+    def _leave(self, flow: Flow, now: float) -> None:
+        """Before anything of a flow changes: what time has changed, and its room given up."""
+        seconds = flow.advance(now)
+        self._levels.kept -= self._room(flow)
+        if seconds <= 0.0:
+            return
+        level = self._levels.of[flow.priority]
+        if level < inf and flow.is_pressing(now) and self._yielding.flows.others(flow.key, now):
+            share = min(flow.wanted, self.share(flow))
+            most_s = self._horizon_s * max(1.0, OWED_RATIO * share)
+            owed_s = flow.owed_s + min(seconds, PRESSURE_S) * (share - flow.used)
+            flow.owed_s = min(max(owed_s, -most_s), most_s)
+        elif flow.owed_s:
+            # Nobody saves up what others did not keep from it.
+            flow.owed_s *= exp(-seconds / self._horizon_s)
+
+    def _take(self, flow: Flow, now: float) -> None:
+        """After it has changed."""
+        flow.slope = self._usual.slope(flow)
+        flow.want(self._levels.pooling, now)
+        self._levels.kept += self._room(flow)
+        self._levels.change(flow)
 
     def _refresh(self, now: float) -> None:
-        """Fade peaks, forget flows that left, find the level. Every `REFRESH_S`, and at once
-        when flows or slots have changed."""
-        keep = exp(-max(0.0, now - self._refreshed_s) / PEAK_MEMORY_S)
-        self._refreshed_s = now
-        self._stale = False
-        for flow in list(self._flows.values()):
-            if flow.used == 0 and flow.active_until_s < now:
-                del self._flows[flow.key]
-            elif now - flow.seen_s > KEEP_ROOM_S:
-                # It keeps what it holds and nothing more is kept for it.
-                flow.silent = True
-                flow.peak = float(flow.used)
-                flow.refused_s = -inf
-            else:
-                flow.peak = max(float(flow.used), flow.peak * keep)
-        self._level = water_level(
-            self.slots, ((flow.weight, flow.wanted) for flow in self._flows.values())
-        )
-        self._kept = 0.0
-        for flow in self._flows.values():
-            flow.kept = 0.0
-            self._keep(flow)
+        """Find the levels. Every `REFRESH_S`, and at once when flows or slots have changed."""
+        if self._levels.enter():
+            self._stale = False
+            self._refreshed_s = now
+        # Alone, nobody has to share.
+        shared = self._yielding.flows.both(now)
+        self.usable = self._fullness.usable(self.slots, now) if shared else float(self.slots)
+        self._levels.find(self.usable, self.rules.class_floor_ratio)
+
+    def _arm(self, flow: Flow, at_s: float) -> None:
+        flow.armed_s = at_s
+        self._number += 1
+        heappush(self._times, (at_s, self._number, flow))
+
+    def _look(self, now: float) -> None:
+        """Change what only time changes, of some flows whose time has come."""
+        times = self._times
+        for _ in range(MOST_LOOKED_AT):
+            if not times or times[0][0] > now:
+                return
+            at_s, _, flow = heappop(times)
+            if at_s == flow.armed_s:
+                self._look_at(flow, now)
+
+    def _look_at(self, flow: Flow, now: float) -> None:
+        self._leave(flow, now)
+        flow.armed_s = inf
+        quiet_s = flow.seen_s + KEEP_ROOM_S
+        if now >= quiet_s:
+            # It keeps what it holds and nothing more is kept for it.
+            flow.silent = True
+            flow.peak = flow.mean = float(flow.used)
+        if flow.active_until_s <= now:
+            flow.missed_last = 0.0
+        if flow.used == 0 and flow.active_until_s <= now:
+            del self._flows[flow.key]
+            self._levels.remove(flow)
+            return
+        self._take(flow, now)
+        if not flow.silent:
+            pressed_s = flow.refused_s + PRESSURE_S
+            self._arm(flow, pressed_s if now < pressed_s < quiet_s else quiet_s)
+        elif flow.active_until_s > now:
+            self._arm(flow, flow.active_until_s)

@@ -142,7 +142,7 @@ def charge_later(entry: View, now: float) -> tuple[Charge, ...]:
     charges = []
     for view in entry.later:
         tokens = view.ask.estimate.kv_tokens
-        view.pool.shares.admitted(view.flow)
+        view.pool.shares.admitted(view.flow, now)
         # Its prompt is not computed now.
         stay = _enter(view, 0.0, now)
         view.endpoint.reserve(tokens)

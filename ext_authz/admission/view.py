@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from ext_authz.admission.endpoints import EndpointState
+from ext_authz.admission.flows import Flow
 from ext_authz.admission.measures import Measures
 from ext_authz.admission.modes import Trust
-from ext_authz.admission.shares import Flow, Shares
+from ext_authz.admission.shares import Shares
 from ext_authz.admission.would_have import Spared
+from ext_authz.admission.yielding import StandBack
 from ext_authz.estimation.kv import memory_risk_ratio
 from ext_authz.estimation.latency.chain import Whole
 from ext_authz.estimation.latency.features import IDLE, Work
@@ -117,6 +119,7 @@ class View:
         "reserve_ratio",
         "run_slots",
         "spared",
+        "stand_back",
         "target_ratio",
         "wait_s",
         "waiting",
@@ -151,6 +154,7 @@ class View:
         self.spared: Spared | None = None
         self.floor = 1.0
         self.ahead = 0
+        self.stand_back: StandBack | None = None
         self.later: tuple[View, ...] = ()
         self.whole: Whole | None = None
 
@@ -168,6 +172,13 @@ class View:
         if self.forecast is not None:
             return self.alone().e2e_s > budget_s
         return self.execution_s is not None and self.execution_s > budget_s
+
+    @property
+    def expected_s(self) -> float | None:
+        """How long it is expected to hold its slot, on clocks as they are; None if unknown."""
+        if self.forecast is not None:
+            return self.forecast.e2e_s * self.endpoint.thermal_factor
+        return None if self.execution_s is None else self.wait_s + self.execution_s
 
     @property
     def budget_s(self) -> float | None:

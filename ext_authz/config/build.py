@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from ext_authz.config.discovery import discovery_settings
 from ext_authz.config.enforcing import enforcing_of
+from ext_authz.config.fairness import share_rules
 from ext_authz.config.journal import journal_settings
 from ext_authz.config.model_shapes import kv_token_bytes
 from ext_authz.config.modes import hybrid_rules, reactive_rules
@@ -140,6 +141,7 @@ def _admission(config: AdmissionControl, base: Path) -> AdmissionSettings:
         reactive=reactive_rules(config.reactive),
         hybrid=hybrid_rules(config.hybrid),
         enforcing=enforcing_of(config),
+        shares=share_rules(scheduling.fairness),
     )
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ext_authz.config.discovery import DiscoverBody
 from ext_authz.config.enforcing import EnforcementWord, RuleWords
+from ext_authz.config.fairness import FairnessBody
 from ext_authz.config.journal import JournalBody
 from ext_authz.config.model_shapes import ModelShapeBody
 from ext_authz.config.modes import HybridBody, ModeWord, ReactiveBody
@@ -88,6 +89,7 @@ class Scheduling(Section):
     types: Annotated[dict[Name, TypeBody], Field(max_length=256)] = Field(default_factory=dict)
     shared_capacity_reserve: Annotated[float, number(0, 0.9)] = 0.0
     type_rules: Annotated[list[TypeRuleBody], Field(max_length=1000)] = Field(default_factory=list)
+    fairness: FairnessBody = FairnessBody()
     type_header: Header = "x-request-type"
     deadline_header: Header | None = None
 

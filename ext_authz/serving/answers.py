@@ -124,6 +124,13 @@ ANSWERS: Mapping[Reason, Answer] = MappingProxyType(
         Reason.OVER_SHARE: _contended(
             f"This tenant is above its share while others wait. {_LATER}"
         ),
+        Reason.YIELDING: _contended(
+            "This tenant had most of the capacity lately and leaves what is free to others that "
+            f"wait. {_LATER}"
+        ),
+        Reason.PAUSED: _contended(
+            f"Requests of low priority pause while those of high priority wait. {_LATER}"
+        ),
         Reason.RESERVED: _contended(
             f"The remaining capacity is reserved for requests of higher priority. {_LATER}"
         ),

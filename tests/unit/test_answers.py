@@ -64,6 +64,8 @@ STATUSES = {
     "slo_unreachable": (429, 8),
     "at_capacity": (429, 8),
     "over_share": (429, 8),
+    "yielding": (429, 8),
+    "paused": (429, 8),
     "reserved": (429, 8),
     "kv_memory": (429, 8),
     "overloaded": (429, 8),

@@ -18,7 +18,7 @@ def reservation(id_: str, opened_s: float = 0.0, lease_s: float = 10.0) -> Reser
     endpoint, shares = EndpointState(pool("p").endpoints[0]), Shares(4)
     flow = shares.flow(("a", "t"), 1.0, opened_s)
     endpoint.reserve(7)
-    shares.admitted(flow)
+    shares.admitted(flow, opened_s)
     return Reservation(id_, "a", "t", "p", endpoint, shares, flow, 7, opened_s, lease_s)
 
 

@@ -1,0 +1,221 @@
+"""One tenant's traffic of one request type in one pool: how much of the pool it wants.
+
+PURE. What a flow wants is its mean and room to grow towards its recent peak, and more while it is
+refused. Its work for each second that it holds a slot says how many slots its share is: who sends
+heavier requests gets as much work done for its weight, in fewer slots.
+"""
+
+from __future__ import annotations
+
+from math import exp, inf, sqrt
+
+from ext_authz.admission.curve import Stake
+from ext_authz.settings import PriorityClass
+
+# How long a silent flow still counts among those that share, and still has room kept for it.
+DIVISOR_S = 10.0
+KEEP_ROOM_S = 2.0
+# How long a refusal says that a flow wants more than it has. A backlog is refused all the time; one
+# unlucky arrival must not keep a whole share idle for long.
+PRESSURE_S = 1.0
+# How long means and peaks are remembered.
+PEAK_MEMORY_S = 10.0
+# Requests over which the work of a second of a slot is a mean, and those that what is not known of
+# a flow stands for: what is usual in the pool.
+RATE_MEMORY = 64
+RATE_PRIOR = 8.0
+# Over so many requests what is usual in a pool is a mean.
+USUAL_MEMORY = 512
+# No request is less, nor holds a slot for less: what is divided by must not be nothing.
+LEAST_WORK, LEAST_HELD_S = 1.0, 1e-3
+# By how much the work of a second may differ from what is usual, and by how much estimates may be
+# wrong for all requests of a flow, either way: one broken count must not shut a flow out.
+MOST_HEAVY = 64.0
+MOST_BIAS = 8.0
+
+FlowKey = tuple[str, str]
+
+
+class Ratio:
+    """`part` for each `whole`, as a mean over the last requests: sums of both, so that each counts
+    for its size."""
+
+    __slots__ = ("_keep", "part", "requests", "whole")
+
+    def __init__(self, memory: int) -> None:
+        self._keep = 1.0 - 1.0 / memory
+        self.part = 0.0
+        self.whole = 0.0
+        self.requests = 0.0
+
+    def add(self, part: float, whole: float) -> None:
+        """One more request."""
+        self.part = self._keep * self.part + part
+        self.whole = self._keep * self.whole + whole
+        self.requests = self._keep * self.requests + 1.0
+
+    def value(self, usual: float, usual_whole: float) -> float:
+        """The mean; until enough requests are known, what is `usual` stands for those missing."""
+        missing = RATE_PRIOR - self.requests
+        if missing <= 0.0:
+            return self.part / self.whole if self.whole > 0.0 else usual
+        whole = self.whole + missing * usual_whole
+        return (self.part + missing * usual_whole * usual) / whole if whole > 0.0 else usual
+
+
+class Flow:
+    """Owned by its `Shares`.
+
+    `used` slots it holds, `mean` of them over the last seconds; `wanted` it would use if it could
+    have them. `missed` requests were refused in the last second. `owed_s` are the slot-seconds by
+    which it got less than its share while it pressed (below 0: more). `slope` is its weight in
+    slots: by how many its share grows with the level. `let_in` requests have been admitted since
+    `since_s`.
+    """
+
+    __slots__ = (
+        "active_until_s",
+        "armed_s",
+        "at_s",
+        "booked",
+        "booked_grow",
+        "changed",
+        "gone",
+        "growing",
+        "key",
+        "let_in",
+        "mean",
+        "missed",
+        "missed_last",
+        "owed_s",
+        "peak",
+        "priority",
+        "rate",
+        "refused_s",
+        "seen_s",
+        "silent",
+        "since_s",
+        "slope",
+        "truth",
+        "used",
+        "wanted",
+        "weight",
+    )
+
+    def __init__(self, key: FlowKey, weight: float, priority: PriorityClass, now: float) -> None:
+        self.key = key
+        self.weight = weight
+        self.priority = priority
+        self.slope = weight
+        self.since_s = now
+        self.let_in = 0
+        self.used = 0
+        self.mean = 0.0
+        self.peak = 0.0
+        self.wanted = 0.0
+        self.missed = 0.0
+        self.missed_last = 0.0
+        self.owed_s = 0.0
+        # Estimated work by the seconds a slot was held for it; work as counted by work estimated.
+        self.rate = Ratio(RATE_MEMORY)
+        self.truth = Ratio(RATE_MEMORY)
+        self.seen_s = now
+        self.at_s = now
+        self.silent = False
+        self.refused_s = -inf
+        self.active_until_s = 0.0
+        # When `Shares` is to look at it next.
+        self.armed_s = inf
+        # What `Levels` has in its books, and whether that is old.
+        self.booked: tuple[PriorityClass, Stake] | None = None
+        self.growing = 0.0
+        self.booked_grow = 0.0
+        self.changed = False
+        self.gone = False
+
+    def bias(self) -> float:
+        """By what its requests turn out to be more work than was expected of them."""
+        truth = self.truth
+        if not truth.requests:
+            return 1.0
+        bias = truth.value(1.0, truth.whole / truth.requests)
+        return min(max(bias, 1.0 / MOST_BIAS), MOST_BIAS)
+
+    def is_pressing(self, now: float) -> bool:
+        """Whether it was refused just now."""
+        return now - self.refused_s < PRESSURE_S
+
+    def advance(self, now: float) -> float:
+        """Bring means and peaks up to `now`; the seconds since the last time. `used` must not have
+        changed since, but be what it was all that time."""
+        seconds = now - self.at_s
+        if seconds <= 0.0:
+            return 0.0
+        self.at_s = now
+        used = self.used
+        keep = exp(-seconds / PEAK_MEMORY_S)
+        self.mean = used + keep * (self.mean - used)
+        peak = self.peak * keep
+        self.peak = peak if peak > used else float(used)
+        if self.missed:
+            self.missed *= exp(-seconds / PRESSURE_S)
+        return seconds
+
+    def _grow(self) -> float:
+        """Slots above its mean that it may want next, if nothing stands in the way.
+
+        Independent arrivals vary by the square root of their number, so the next peak may be
+        that much above the last, and a burst that outruns what is given back that much above
+        what is held. More is not kept: it would stand idle.
+        """
+        spread = sqrt(self.peak) if self.peak > 1.0 else 1.0
+        after_peak, held = self.peak + spread, self.used + 1.0 + 2.0 * spread
+        most = after_peak if after_peak < held else held
+        return most - self.mean if most > self.mean else 0.0
+
+    def want(self, pooling: float, now: float) -> None:
+        """Say what is wanted. Peaks of many flows do not come at once: `pooling` is the part of
+        the sum of their growth that they reach together."""
+        used = float(self.used)
+        self.growing = 0.0
+        if self.silent:
+            # Who was refused and told to come back still counts among those that share.
+            self.wanted = used + self.missed_last
+            return
+        if now - self.refused_s < PRESSURE_S:
+            # Its next request, and those that were turned away.
+            self.wanted = used + 1.0 + self.missed
+            return
+        self.growing = self._grow()
+        wanted = self.mean + pooling * self.growing
+        self.wanted = wanted if wanted > used else used
+
+
+class Usual:
+    """What is usual in a pool: work for each second of a slot, and how long requests hold one."""
+
+    __slots__ = ("_rate", "_unit", "held_s")
+
+    def __init__(self) -> None:
+        self.held_s = 0.0
+        self._rate = Ratio(USUAL_MEMORY)
+        # Of the level. All flows must be measured by the same one, so it is what was usual first.
+        self._unit = 0.0
+
+    def worked(self, flow: Flow, work: float, held_s: float) -> None:
+        """A request of the flow did so much work and held its slot for `held_s`."""
+        work, held_s = max(work, LEAST_WORK), max(held_s, LEAST_HELD_S)
+        flow.rate.add(work, held_s)
+        rate = self._rate
+        rate.add(work, held_s)
+        self._unit = self._unit or work / held_s
+        self.held_s = rate.whole / rate.requests
+
+    def slope(self, flow: Flow) -> float:
+        """The flow's weight in slots: by its work, as far as that is known."""
+        if not self._unit:
+            return flow.weight
+        usual = self._rate.part / self._rate.whole
+        per_s = flow.rate.value(usual, self.held_s) * flow.bias()
+        per_s = min(max(per_s, usual / MOST_HEAVY), usual * MOST_HEAVY)
+        return flow.weight * self._unit / per_s

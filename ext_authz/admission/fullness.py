@@ -1,0 +1,40 @@
+"""The load at which a pool was felt to be full though it had slots.
+
+PURE. Where the promise or memory is what bounds a pool, its slots are never used up, and shares of
+them would bind nobody: who asks most often would get most. So what is shared out is no more than
+the load beside which requests were refused for want of time.
+"""
+
+from __future__ import annotations
+
+from math import exp, inf
+
+# How far one such refusal moves it, and how it grows in a second without one. Faster ones were
+# fairer, and left more of the pool unused.
+STEP = 0.1
+GROWTH = 0.1
+# After so long without one, nothing is left of it.
+FORGET_S = 140.0
+
+
+class Fullness:
+    """Of one pool."""
+
+    __slots__ = ("_at_s", "_load")
+
+    def __init__(self) -> None:
+        self._load = inf
+        self._at_s = -inf
+
+    def felt(self, load: float, slots: int, now: float) -> None:
+        """A request that alone would be soon enough had no room beside `load`."""
+        full = self.usable(slots, now)
+        self._load = full + STEP * min(0.0, max(load, 1.0) - full)
+        self._at_s = now
+
+    def usable(self, slots: int, now: float) -> float:
+        """How many of `slots` can be used."""
+        seconds = max(0.0, now - self._at_s)
+        if seconds > FORGET_S:
+            return float(slots)
+        return min(self._load * exp(GROWTH * seconds), float(slots))

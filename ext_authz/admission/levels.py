@@ -1,0 +1,95 @@
+"""The books in which the levels of a pool's shares are found: what each flow wants, by class.
+
+PURE. Higher classes are filled first; to each lower one that wants it a part of the pool is left.
+Entering a flow and finding the levels cost the same however many flows there are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf, sqrt
+
+from ext_authz.admission.curve import Demand, stake
+from ext_authz.admission.flows import Flow
+from ext_authz.settings import PriorityClass
+
+# So many flows are entered at once: a decision must not wait for all that have changed.
+MOST_ENTERED = 16
+
+_FALLING = tuple(sorted(PriorityClass, reverse=True))
+
+
+class Levels:
+    """`of` each class (by its number), and `kept`: the slots that all flows together are to get at
+    these levels and do not hold."""
+
+    __slots__ = ("_changed", "_demands", "_grow", "_grow_squares", "kept", "of", "pooling")
+
+    def __init__(self) -> None:
+        self.of = [inf] * len(PriorityClass)
+        self.kept = 0.0
+        self.pooling = 1.0
+        self._demands: dict[PriorityClass, Demand] = {}
+        self._changed: deque[Flow] = deque()
+        self._grow = 0.0
+        self._grow_squares = 0.0
+
+    def change(self, flow: Flow) -> None:
+        """What the flow wants or holds has changed."""
+        if not flow.changed:
+            flow.changed = True
+            self._changed.append(flow)
+
+    def enter(self) -> bool:
+        """Enter some of the flows that have changed; whether that was all."""
+        changed = self._changed
+        for _ in range(min(len(changed), MOST_ENTERED)):
+            flow = changed.popleft()
+            flow.changed = False
+            self._put(flow)
+        return not changed
+
+    def remove(self, flow: Flow) -> None:
+        """Forget a flow that wants and holds nothing."""
+        flow.gone = True
+        self._put(flow)
+
+    def find(self, slots: float, floor_ratio: float) -> None:
+        """Find the levels at which `slots` are used up; `floor_ratio` of them are left to each
+        lower class, as far as it wants them."""
+        floor = floor_ratio * slots
+        left, kept = slots, 0.0
+        below = {each: min(demand.wanted, floor) for each, demand in self._demands.items()}
+        for priority in _FALLING:
+            demand = self._demands.get(priority)
+            if demand is None:
+                self.of[priority] = inf
+                continue
+            del below[priority]
+            lower = sum(below.values())
+            level = self.of[priority] = demand.level(left - lower)
+            kept += demand.kept(level)
+            left = max(lower, left - demand.given(level))
+        self.kept = kept
+        grow = self._grow
+        self.pooling = min(1.0, sqrt(self._grow_squares) / grow) if grow > 1e-9 else 1.0
+
+    def _put(self, flow: Flow) -> None:
+        if flow.booked is not None:
+            priority, before = flow.booked
+            self._demands[priority].put(before, -1)
+            self._grow -= flow.booked_grow
+            self._grow_squares -= flow.booked_grow**2
+            flow.booked = None
+        if flow.gone:
+            return
+        demand = self._demands.get(flow.priority)
+        if demand is None:
+            demand = self._demands[flow.priority] = Demand()
+        is_present = not flow.silent or flow.missed_last == 0.0
+        entry = stake(flow.slope, flow.wanted, flow.used, is_present)
+        demand.put(entry, 1)
+        flow.booked = (flow.priority, entry)
+        flow.booked_grow = flow.growing
+        self._grow += flow.growing
+        self._grow_squares += flow.growing**2
