@@ -113,11 +113,10 @@ class Shares:
     def within(self, flow: Flow) -> float:
         """Slots up to which the flow is within its share, with what it is owed; never less than
         one. A request may begin if half of it lies within, so that the slots that shares round
-        to are as many as there are. While there is enough for everybody all is borrowed: what one
-        takes beyond its expected use would be another's."""
-        level = self._levels.of[flow.priority]
-        if level == inf:
-            return 1.0
+        to are as many as there are. While there is enough for everybody its share is what it is
+        expected to use; beyond, it borrows."""
+        if self._levels.of[flow.priority] == inf:
+            return flow.wanted if flow.wanted > 1.0 else 1.0
         own = self.share(flow) + flow.owed_s / self._horizon_s
         return own if own > 1.0 else 1.0
 
