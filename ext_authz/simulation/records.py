@@ -1,0 +1,238 @@
+"""What a simulation measures: what was served in time, what was foreseen, what was in flight.
+
+PURE. Windows are [from_s, to_s) of virtual seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from ext_authz.model import Reason
+from ext_authz.simulation.fairness import jain, max_min, share_error
+from ext_authz.simulation.servers import Life
+
+# The most requests that were truly inside are kept for each so many seconds.
+PEAK_S = 0.05
+# Refusals for want of capacity: only these can be premature.
+CONTENDED = frozenset({Reason.SLO_UNREACHABLE, Reason.AT_CAPACITY, Reason.RESERVED,
+                       Reason.OVER_SHARE, Reason.KV_MEMORY})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """One look at one endpoint: requests truly inside, those the controller thinks run there, and
+    those on its books."""
+
+    at_s: float
+    truth: int
+    load: float
+    own: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fairness:
+    """Of one window: the largest error of a share, Jain's index of what each got of what was its
+    due, and the work done for each, in device seconds a second."""
+
+    share_error: float
+    jain_index: float
+    work_ratio: Mapping[str, float]
+
+
+class Level:
+    """The peaks of a number that changes now and then, one for each `PEAK_S`."""
+
+    def __init__(self) -> None:
+        self._peaks = [0]
+        self._last = 0
+
+    def is_at(self, number: int, now: float) -> None:
+        """It has changed to `number`."""
+        peaks, slot = self._peaks, int(now / PEAK_S)
+        if slot >= len(peaks):
+            peaks.extend([self._last] * (slot + 1 - len(peaks)))
+        peaks[slot] = max(peaks[slot], number)
+        self._last = number
+
+    def most(self, from_s: float, to_s: float) -> int:
+        """The most there were between two times."""
+        peaks = self._peaks[int(from_s / PEAK_S) : int(to_s / PEAK_S) + 1]
+        return max(peaks, default=self._last)
+
+
+class Tally:
+    """Counts by the second: tries that came, of them first ones, and refused ones; those that
+    ended, in time or not."""
+
+    def __init__(self) -> None:
+        self.offered: Counter[int] = Counter()
+        self.wished: Counter[int] = Counter()
+        self.refused: Counter[int] = Counter()
+        self.good: Counter[int] = Counter()
+        self.bad: Counter[int] = Counter()
+
+    def offered_rps(self, from_s: int, to_s: int) -> float:
+        """Requests that came, a second, those tried again once each time."""
+        return _sum(self.offered, from_s, to_s) / (to_s - from_s)
+
+    def wished_rps(self, from_s: int, to_s: int) -> float:
+        """Requests that came for the first time, a second."""
+        return _sum(self.wished, from_s, to_s) / (to_s - from_s)
+
+    def goodput_rps(self, from_s: int, to_s: int) -> float:
+        """Requests served within their promise, a second."""
+        return _sum(self.good, from_s, to_s) / (to_s - from_s)
+
+    def efficiency(self, from_s: int, to_s: int) -> float:
+        """The part of admitted requests that were served within their promise; 1 without any."""
+        good, bad = _sum(self.good, from_s, to_s), _sum(self.bad, from_s, to_s)
+        return good / (good + bad) if good + bad else 1.0
+
+    def amplification(self, from_s: int, to_s: int) -> float:
+        """Tries for each first try."""
+        wished = _sum(self.wished, from_s, to_s)
+        return _sum(self.offered, from_s, to_s) / wished if wished else 1.0
+
+
+class Records(Tally):
+    """Of one run, and of each tenant. `lives` are all that were let in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tenants: defaultdict[str, Tally] = defaultdict(Tally)
+        self.lives: list[Life] = []
+        self.looks: list[InFlight] = []
+        self.reasons: Counter[str] = Counter()
+        self.held = 0
+        # When and in which pool something was refused for want of capacity.
+        self.contended: list[tuple[float, str]] = []
+        self._inside: defaultdict[str, Level] = defaultdict(Level)
+
+    def came(self, life: Life, now: float) -> None:
+        """A request has come."""
+        second = int(now)
+        own = self.tenants[life.client.who]
+        self.offered[second] += 1
+        own.offered[second] += 1
+        if life.wished_s == now:
+            self.wished[second] += 1
+            own.wished[second] += 1
+
+    def turned_away(self, life: Life, reason: Reason, now: float) -> None:
+        """A request was refused."""
+        second = int(now)
+        self.refused[second] += 1
+        self.tenants[life.client.who].refused[second] += 1
+        self.reasons[reason] += 1
+        if reason in CONTENDED:
+            self.contended.append((now, life.pool))
+
+    def inside(self, pool: str, running: int, now: float) -> None:
+        """So many requests of a pool are truly inside."""
+        self._inside[pool].is_at(running, now)
+
+    def over(self, life: Life, now: float) -> None:
+        """An admitted request has ended, served or not."""
+        second, own = int(now), self.tenants[life.client.who]
+        for tally in (self, own):
+            (tally.good if life.kept else tally.bad)[second] += 1
+
+    # -- latency ---------------------------------------------------------------------------
+
+    def served(self, from_s: float, to_s: float, tenant: str | None = None) -> Iterator[Life]:
+        """What came in the window and was served to its end."""
+        for life in self.lives:
+            if from_s <= life.arrived_s < to_s and life.ok and tenant in (None, life.client.who):
+                yield life
+
+    def quantile_s(self, part: float, from_s: float, to_s: float, tenant: str | None) -> float:
+        """The time end to end that `part` (0..1) of those served stayed within; 0 without any."""
+        times = sorted(life.e2e_s for life in self.served(from_s, to_s, tenant))
+        return times[min(len(times) - 1, int(part * len(times)))] if times else 0.0
+
+    def strays(self, from_s: float, to_s: float) -> list[float]:
+        """Predicted over true time of what was let in and served."""
+        return [
+            life.predicted_s / life.e2e_s
+            for life in self.served(from_s, to_s)
+            if life.predicted_s is not None
+        ]
+
+    def bias(self, from_s: float, to_s: float) -> float:
+        """Median of predicted over true time."""
+        return median(self.strays(from_s, to_s))
+
+    def error(self, from_s: float, to_s: float) -> float:
+        """Median of the error relative to the true time."""
+        return median(abs(stray - 1.0) for stray in self.strays(from_s, to_s))
+
+    def predicted_s(self, from_s: float, to_s: float) -> float:
+        """Median of what was predicted."""
+        return median(
+            life.predicted_s
+            for life in self.lives
+            if from_s <= life.arrived_s < to_s and life.predicted_s is not None
+        )
+
+    # -- load and shares -------------------------------------------------------------------
+
+    def mean_in_flight(self, from_s: float, to_s: float) -> tuple[float, float, float]:
+        """Means over the time: true, as the controller thinks, on its books."""
+        looks = [look for look in self.looks if from_s <= look.at_s < to_s]
+        return (
+            sum(look.truth for look in looks) / len(looks),
+            sum(look.load for look in looks) / len(looks),
+            sum(look.own for look in looks) / len(looks),
+        )
+
+    def premature(
+        self, limits: Mapping[str, float], life_s: float, window_s: tuple[int, int]
+    ) -> tuple[int, int]:
+        """Refusals for want of capacity that were premature by the servers' own truth, and all of
+        them: what was inside the pool stayed below its limit for as long as the request would have
+        run (`life_s`)."""
+        early = judged = 0
+        for at_s, pool in self.contended:
+            if not window_s[0] <= at_s < window_s[1]:
+                continue
+            judged += 1
+            early += self._inside[pool].most(at_s, at_s + life_s) < limits[pool]
+        return early, judged
+
+    def fairness(self, weights: Mapping[str, float], window_s: tuple[int, int]) -> Fairness:
+        """How the work of a window was divided among the tenants of `weights`, against weighted
+        max-min fair shares of what they got together. What a tenant wanted is what it sent, each
+        request as much as those of it that were served took on the mean."""
+        seconds = window_s[1] - window_s[0]
+        got, wanted = {}, {}
+        for name in weights:
+            work = [
+                life.work_s
+                for life in self.lives
+                if life.client.who == name and window_s[0] <= life.ended_s < window_s[1]
+            ]
+            got[name] = sum(work) / seconds
+            mean_s = sum(work) / len(work) if work else 1.0
+            wanted[name] = max(got[name], self.tenants[name].offered_rps(*window_s) * mean_s)
+        fair = max_min(sum(got.values()), weights, wanted)
+        dues = [got[name] / part for name, part in fair.items() if part > 0.0]
+        return Fairness(share_error(got, fair), jain(dues), got)
+
+    def table(self, from_s: int, to_s: int, step_s: int = 5) -> str:
+        """Lines to read when a bound is missed."""
+        lines = [" from  offered     good      bad  refused   truth    load     own"]
+        for start in range(from_s, to_s, step_s):
+            end = start + step_s
+            counts = [_sum(c, start, end) / step_s for c in
+                      (self.offered, self.good, self.bad, self.refused)]  # fmt: skip
+            flying = self.mean_in_flight(start, end)
+            cells = " ".join(f"{number:8.1f}" for number in counts)
+            lines.append(f"{start:5d} {cells} " + " ".join(f"{n:7.1f}" for n in flying))
+        return "\n".join(lines)
+
+
+def _sum(counts: Counter[int], from_s: int, to_s: int) -> int:
+    return sum(counts[second] for second in range(from_s, to_s))
