@@ -21,6 +21,9 @@ MOST_TEXT = 200
 MOST = 1e12
 
 
+Beside = tuple[float, float]
+
+
 class RecordError(ExtAuthzError):
     """A line that is none of ours: says which file, line and field, and what to do."""
 
@@ -29,7 +32,10 @@ class RecordError(ExtAuthzError):
 class Request:
     """One request. `at_s` is Unix time. `cost` None: it was refused before its body was read.
     `deadline_s` is the client's own, None if it had none below the promise `slo_s`. `seconds` None:
-    it did not run, or nobody told how it ended; `made_tokens` is what it put out, where counted."""
+    it did not run, or nobody told how it ended; `made_tokens` is what it put out, where counted.
+    `met` is what was beside it on its endpoint when it came and `lived` the mean of that while it
+    ran: (requests, prompt tokens of our own).
+    """
 
     at_s: float
     tenant: str
@@ -47,6 +53,8 @@ class Request:
     seconds: float | None = None
     status: int = 0
     made_tokens: int | None = None
+    met: Beside | None = None
+    lived: Beside | None = None
 
     @property
     def ran(self) -> bool:
@@ -103,6 +111,8 @@ def request_line(request: Request) -> str:
         "took": None if request.seconds is None else round(request.seconds, 6),
         "status": request.status or None,
         "made": request.made_tokens,
+        "met": request.met,
+        "lived": request.lived,
     }
     return _line({name: value for name, value in said.items() if value is not None})
 
@@ -251,6 +261,15 @@ class _Cell:
         each = _Cell({str(place): number for place, number in enumerate(value)}, self.where)
         return WorkEstimate(*(int(each.number(str(place))) for place in range(3)))
 
+    def beside(self, name: str) -> Beside | None:
+        value = self.value.get(name)
+        if value is None:
+            return None
+        if not (isinstance(value, list) and len(value) == 2):
+            raise self.wrong(name, "a count of requests and one of tokens")
+        each = _Cell({name: value[0], "tokens": value[1]}, self.where)
+        return each.number(name), each.number("tokens")
+
 
 def _request(cell: _Cell, offset_s: float) -> Request:
     verdict = cell.verdict("did")
@@ -272,4 +291,6 @@ def _request(cell: _Cell, offset_s: float) -> Request:
         seconds=cell.known("took"),
         status=int(cell.known("status") or 0),
         made_tokens=None if made is None else int(made),
+        met=cell.beside("met"),
+        lived=cell.beside("lived"),
     )

@@ -12,10 +12,11 @@ from dataclasses import replace
 from random import Random
 
 from ext_authz.admission.endpoints import EndpointState
-from ext_authz.admission.ledger import Ledger
+from ext_authz.admission.ledger import Ledger, Reservation
 from ext_authz.admission.view import Ask
+from ext_authz.estimation.latency.features import Load
 from ext_authz.model import Decision, Outcome
-from ext_authz.recorded import Request, carried_line, request_line
+from ext_authz.recorded import Beside, Request, carried_line, request_line
 from ext_authz.settings import JournalSettings, Tenant
 
 # Open requests that are remembered, and lines that may wait. Beyond, lines are lost and counted.
@@ -87,20 +88,25 @@ class Recorder:
             )
         )
 
-    def ended(self, outcome: Outcome) -> None:
+    def ended(self, charged: Reservation, outcome: Outcome) -> None:
         """A request that was let in is over."""
         request = self._open.pop(outcome.reservation_id, None)
         if request is None:
             return
         # What the client or the network cut short says nothing of how long it would have run.
         cut = outcome.client_left or outcome.timed_out or outcome.upstream_reset
-        usage = outcome.usage
+        usage, stay = outcome.usage, charged.stay
+        if charged.whole is not None:
+            # Of a pipeline the stages are many, and of each there is no time.
+            stay = None
         self._write(
             replace(
                 request,
                 seconds=None if cut or outcome.duration_s <= 0.0 else outcome.duration_s,
                 status=outcome.status,
                 made_tokens=None if usage is None else usage.output_tokens,
+                met=_beside(stay.met) if stay is not None else None,
+                lived=_beside(stay.lived) if stay is not None else None,
             )
         )
 
@@ -146,3 +152,7 @@ class Recorder:
             self._lines.append(line)
         else:
             self.lost += 1
+
+
+def _beside(load: Load) -> Beside:
+    return round(load.in_flight, 2), round(load.context_tokens, 1)

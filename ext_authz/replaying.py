@@ -35,6 +35,9 @@ def add_replay_command(commands: argparse._SubParsersAction[argparse.ArgumentPar
     replay.add_argument("journal", type=Path, nargs="+", metavar="JOURNAL")
     replay.add_argument("--config", type=Path, required=True, metavar="NEW")
     replay.add_argument("--seed", type=int, default=1, metavar="N", help="of all chance (1)")
+    replay.add_argument(
+        "--model", action="store_true", help="have times follow load, as learned from the journal"
+    )
     replay.add_argument("--json", action="store_true", help="as JSON, for scripts")
     replay.set_defaults(run=_run)
 
@@ -50,7 +53,7 @@ def _run(arguments: argparse.Namespace) -> int:
     except RecordError as error:
         print(f"ext-authz: {error}", file=sys.stderr)
         return 1
-    tally = Rerun(settings, recording, arguments.seed).play()
+    tally = Rerun(settings, recording, arguments.seed, arguments.model).play()
     if arguments.json:
         print(json.dumps(as_dict(tally, recording, settings), indent=1))
     else:

@@ -137,7 +137,7 @@ class Gate:
             return
         self.lessons.offer(ended)
         charged, outcome = ended
-        self.recorder.ended(outcome)
+        self.recorder.ended(charged, outcome)
         address = charged.endpoint.spec.address
         if (ask := charged.ask) is not None and not ask.stages:
             self.costs.answered(address, ask.request, ask.estimate, ask.priced_as, outcome)

@@ -76,7 +76,7 @@ def table(tally: Tally, recording: Recording, settings: AdmissionSettings) -> st
     then_peak = peaks_then(recording.requests)
     for name, pool in settings.pools.items():
         lines.append(f"{name:24}{pool.slots:10d}{then_peak[name]:12d}{tally.peak[name]:12d}")
-    lines += ["", f"{'of those with a recorded time':34}{'then':>10}{'now':>10}"]
+    lines += ["", f"{'of those whose time is known':34}{'then':>10}{'now':>10}"]
     for what, then, now in (
         ("kept their promise", all_then.kept, all_now.kept),
         ("broke it", all_then.broken, all_now.broken),
@@ -106,9 +106,15 @@ def _moves(moved: Counter[tuple[str, str]]) -> list[tuple[str, str, int]]:
 
 def notes(tally: Tally, recording: Recording) -> list[str]:
     """What the counts do not show."""
+    times = (
+        "times follow load as the predictor learned it from the recording; beyond the peak of then "
+        "it is an extrapolation, and too kind"
+        if tally.modelled
+        else "times are those that were recorded, whatever runs beside: where the peak is above "
+        "that of then too many promises are counted as kept (--model has times follow load)"
+    )
     told = [
-        "times are those that were recorded: they do not grow when more is let in, nor shrink "
-        "when less is, so promises kept now are too many where the peak is above that of then",
+        times,
         "clients that were refused came back, or did not, as they did then",
         "nothing is learned before the first request: the first minutes are those after a restart",
     ]

@@ -11,12 +11,11 @@ of the load that was there, and do not change when more or fewer run.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
-from math import ceil, inf
+from math import inf
 from random import Random
 
 from ext_authz.admission.controller import Controller
@@ -33,10 +32,11 @@ from ext_authz.model import (
     Operation,
     Outcome,
     Usage,
-    WorkEstimate,
 )
-from ext_authz.recorded import Carried, Recording, Request
+from ext_authz.recorded import Recording, Request
 from ext_authz.settings import AdmissionSettings, Endpoint
+from ext_authz.simulation.means import Means, Others
+from ext_authz.simulation.speed import Speed
 from ext_authz.simulation.tally import Left, Ran, Tally
 from ext_authz.snapshot import EndpointSample
 
@@ -51,10 +51,12 @@ UNKNOWN_S = 1.0
 
 
 class Rerun:
-    """One replay; `play` it once."""
+    """One replay; `play` it once. With `model` times follow load, see `speed`."""
 
-    def __init__(self, settings: AdmissionSettings, recording: Recording, seed: int) -> None:
-        self.tally = Tally()
+    def __init__(
+        self, settings: AdmissionSettings, recording: Recording, seed: int, model: bool = False
+    ) -> None:
+        self.tally = Tally(model)
         self._settings = settings
         self._rng = Random(seed)  # noqa: S311  a replay, not secrets
         self._recording = recording
@@ -62,12 +64,14 @@ class Rerun:
         self._pipelines = {pipeline.name: pipeline for pipeline in settings.pipelines}
         start_s = recording.requests[0].at_s if recording.requests else 0.0
         self._controller = Controller(settings, Random(seed + 1), start_s)  # noqa: S311
-        self._guesses = _Guesses(recording.requests)
-        self._others = _Others(recording.carried)
+        self._means = Means(recording.requests)
+        self._speed = Speed(recording, settings.pools) if model else None
+        self._others = Others(recording.carried)
         self._ends: list[tuple[float, str]] = []
         self._running: dict[str, Ran] = {}
         self._held: dict[str, tuple[Request, float | None]] = {}
         self._in_flight: Counter[str] = Counter()
+        self._prompts: Counter[str] = Counter()
         self._observe_s = start_s
         freshest_s = min((p.staleness.fresh_s for p in settings.pools.values()), default=inf)
         self._every_s = min(OBSERVE_S, freshest_s / 2.0)
@@ -122,7 +126,7 @@ class Rerun:
     def _ask(self, id_: str, request: Request) -> Ask | Decision | Left:
         """The request as the new configuration resolves it."""
         tenant = self._settings.tenants[request.tenant]
-        cost = request.cost or self._guesses.cost(request.tenant)
+        cost = request.cost or self._means.cost(request.tenant)
         if cost is None:
             return Left.COST
         read = InferenceRequest(
@@ -152,20 +156,29 @@ class Rerun:
         self._held.pop(id_, None)
         if decision.endpoint is None:
             return
-        seconds, guessed = request.seconds, False
-        if seconds is None:
-            seconds, guessed = self._guess_s(request, decision), True
+        seconds, guessed = self._seconds(request, decision), request.seconds is None
         ran = Ran(request, slo_s, decision.pool or "", decision.endpoint, seconds, guessed)
         self._running[id_] = ran
-        self._in_flight[decision.endpoint] += 1
+        self._in_flight[ran.endpoint] += 1
+        self._prompts[ran.endpoint] += 0 if request.cost is None else request.cost.prompt_tokens
         self.tally.began(ran)
         heapq.heappush(self._ends, (now + seconds, id_))
 
-    def _guess_s(self, request: Request, decision: Decision) -> float:
-        seen = decision.evidence
+    def _seconds(self, request: Request, decision: Decision) -> float:
+        """How long it runs: as recorded, as the model says, or as is guessed."""
+        endpoint, seen = decision.endpoint or "", decision.evidence
+        if self._speed is not None:
+            told = self._others.of(endpoint, request.at_s)
+            load = self._in_flight[endpoint] + (0.0 if told is None else told.foreign)
+            beside = (load, float(self._prompts[endpoint]))
+            modelled_s = self._speed.seconds(request, decision.pool or "", beside)
+            if modelled_s is not None:
+                return modelled_s
+        if request.seconds is not None:
+            return request.seconds
         if seen is not None and seen.predicted_s is not None:
             return seen.predicted_s
-        seconds = self._guesses.seconds(request)
+        seconds = self._means.seconds(request)
         if seconds is None and seen is not None:
             seconds = seen.execution_s
         return UNKNOWN_S if seconds is None else seconds
@@ -200,9 +213,10 @@ class Rerun:
     def _end(self, now: float) -> None:
         _, id_ = heapq.heappop(self._ends)
         ran = self._running.pop(id_)
-        self._in_flight[ran.endpoint] -= 1
-        self.tally.over(ran)
         request = ran.request
+        self._in_flight[ran.endpoint] -= 1
+        self._prompts[ran.endpoint] -= 0 if request.cost is None else request.cost.prompt_tokens
+        self.tally.over(ran)
         status = request.status or 200
         usage = Usage(output_tokens=request.made_tokens)
         outcome = Outcome(id_, status, ran.seconds, ran.endpoint, ended_s=now, usage=usage)
@@ -235,57 +249,3 @@ class Rerun:
             kv_capacity_tokens=None if carried is None else carried.kv_capacity_tokens,
             thermal_factor=1.0 if carried is None else carried.thermal_factor,
         )
-
-
-class _Guesses:
-    """What stands in for what was not recorded: means over what was."""
-
-    def __init__(self, requests: Sequence[Request]) -> None:
-        times: defaultdict[tuple[str, str | None], list[float]] = defaultdict(list)
-        costs: defaultdict[str, list[WorkEstimate]] = defaultdict(list)
-        for request in requests:
-            if request.seconds is not None:
-                for key in ((request.tenant, request.model), ("", request.model), ("", None)):
-                    times[key].append(request.seconds)
-            if request.cost is not None:
-                costs[request.tenant].append(request.cost)
-        self._seconds = {key: sum(told) / len(told) for key, told in times.items()}
-        self._costs = {name: _mean_cost(told) for name, told in costs.items()}
-
-    def seconds(self, request: Request) -> float | None:
-        """Of its tenant and model, else of its model, else of all."""
-        keys = ((request.tenant, request.model), ("", request.model), ("", None))
-        return next((self._seconds[key] for key in keys if key in self._seconds), None)
-
-    def cost(self, tenant: str) -> WorkEstimate | None:
-        """Of the tenant's requests that were read."""
-        return self._costs.get(tenant)
-
-
-def _mean_cost(costs: Sequence[WorkEstimate]) -> WorkEstimate:
-    count = len(costs)
-    return WorkEstimate(
-        ceil(sum(cost.prompt_tokens for cost in costs) / count),
-        ceil(sum(cost.output_tokens for cost in costs) / count),
-        ceil(sum(cost.most_output_tokens for cost in costs) / count),
-    )
-
-
-class _Others:
-    """What was recorded of endpoints beside our own requests."""
-
-    def __init__(self, carried: Sequence[Carried]) -> None:
-        self._told: defaultdict[str, tuple[list[float], list[Carried]]] = defaultdict(
-            lambda: ([], [])
-        )
-        for each in carried:
-            times, values = self._told[each.endpoint]
-            times.append(each.at_s)
-            values.append(each)
-
-    def of(self, endpoint: str, now: float) -> Carried | None:
-        """The last word by `now`, or the first there is; None of an endpoint that is new."""
-        if endpoint not in self._told:
-            return None
-        times, values = self._told[endpoint]
-        return values[max(0, bisect_right(times, now) - 1)]

@@ -65,9 +65,10 @@ class Side:
 
 
 class Tally:
-    """Filled while a replay runs."""
+    """Filled while a replay runs. `modelled`: times follow load, so that all of them count."""
 
-    def __init__(self) -> None:
+    def __init__(self, modelled: bool = False) -> None:
+        self.modelled = modelled
         self.then: defaultdict[str, Side] = defaultdict(Side)
         self.now: defaultdict[str, Side] = defaultdict(Side)
         # (verdict then, verdict now), and why it changed.
@@ -102,7 +103,7 @@ class Tally:
     def over(self, ran: Ran) -> None:
         """It has ended."""
         self._in_flight[ran.pool] -= 1
-        if not ran.guessed:
+        if self.modelled or not ran.guessed:
             request = ran.request
             self.now[request.tenant].judge(ran.seconds, ran.slo_s, request.status)
 

@@ -43,6 +43,8 @@ REQUESTS = st.builds(
     seconds=st.none() | TIMES,
     status=st.integers(0, 599),
     made_tokens=st.none() | TOKENS,
+    met=st.none() | st.tuples(TIMES, TIMES),
+    lived=st.none() | st.tuples(TIMES, TIMES),
 )
 
 
@@ -111,6 +113,8 @@ GOOD = json.loads(request_line(refused(1.0)))
         ({"took": float("nan")}, "took: is not a number"),
         ({"cost": [1, 2]}, "cost: is not three counts of tokens"),
         ({"cost": [1, 2, "3"]}, "2: is not a number"),
+        ({"met": [1]}, "met: is not a count of requests and one of tokens"),
+        ({"lived": [1, -1]}, "tokens: is not a number from 0"),
         ({"would": 3}, "would: is not a text"),
         ({"carried": 3}, "carried: is not an object by endpoint"),
         ({"carried": {"e": [1, 2]}}, "carried: is not three numbers for each endpoint"),

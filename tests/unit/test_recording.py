@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ext_authz.admission.controller import Controller
 from ext_authz.admission.ledger import Ledger
 from ext_authz.journal_file import JournalFile, append
 from ext_authz.metrics import Metrics
@@ -29,6 +30,13 @@ ON = JournalSettings("journal.jsonl")
 
 def recorder(settings: JournalSettings = ON) -> Recorder:
     return Recorder(settings, Random(1))
+
+
+def end(of: Recorder, controller: Controller, outcome: Outcome) -> None:
+    """The request is over, if it is open."""
+    charged = controller.settle(outcome, 0.1 + outcome.duration_s)
+    if charged is not None:
+        of.ended(charged, outcome)
 
 
 def lines_of(of: Recorder) -> list[dict[str, Any]]:
@@ -53,8 +61,8 @@ def test_one_line_for_each_request_when_it_is_over_or_refused() -> None:
     of.decided(first, controller.arrive(first, 0.1), 1.0, 0.1)
     assert lines_of(of) == []
     of.decided(second, controller.arrive(second, 0.2), 1.0, 0.2)
-    of.ended(Outcome("r0", 200, 0.4, None))
-    of.ended(Outcome("r0", 200, 0.4, None))
+    end(of, controller, Outcome("r0", 200, 0.4, None))
+    end(of, controller, Outcome("r0", 200, 0.4, None))
     refused, ran = lines_of(of)
     assert refused == {
         "t": 0.2, "who": "b", "type": "default", "path": "/v1/chat/completions", "model": "m",
@@ -63,6 +71,7 @@ def test_one_line_for_each_request_when_it_is_over_or_refused() -> None:
     assert (ran["t"], ran["did"], ran["pool"], ran["took"], ran["status"]) == (
         0.1, "admit", "p", 0.4, 200
     )  # fmt: skip
+    assert (ran["met"], ran["lived"]) == ([0.0, 0.0], [0.0, 0.0])
     assert "deadline" not in ran
 
 
@@ -73,7 +82,7 @@ def test_what_was_cut_short_tells_no_time(how: str) -> None:
     controller, asks = started(single(1))
     ask = asks("a")
     of.decided(ask, controller.arrive(ask, 0.1), 1.0, 0.1)
-    of.ended(Outcome("r0", 0, 0.4, None, **{how: True}))  # type: ignore[arg-type]
+    end(of, controller, Outcome("r0", 0, 0.4, None, **{how: True}))  # type: ignore[arg-type]
     (line,) = lines_of(of)
     assert "took" not in line
 
@@ -127,7 +136,7 @@ def test_a_part_of_all_is_recorded_where_asked() -> None:
     for _ in range(2000):
         ask = asks("a")
         of.decided(ask, controller.arrive(ask, 0.1), 1.0, 0.1)
-        of.ended(Outcome(ask.id, 200, 0.4, None))
+        end(of, controller, Outcome(ask.id, 200, 0.4, None))
     assert len(lines_of(of)) == pytest.approx(500, abs=80)
 
 

@@ -166,7 +166,7 @@ def test_what_is_printed() -> None:
     tally = Rerun(new, record, 1).play()
     text = table(tally, record, new)
     for part in ("tenant", "(all)", "refused for", "at_capacity", "then admit, now reject",
-                 "peak then", "do not grow", "50 % were recorded", "cut off"):  # fmt: skip
+                 "peak then", "whatever runs beside", "50 % were recorded", "cut off"):  # fmt: skip
         assert part in text
     told = as_dict(tally, record, new)
     assert told["all"]["now"]["refused_for"].keys() == {"at_capacity"}
