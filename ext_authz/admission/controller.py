@@ -158,13 +158,23 @@ class Controller:
 
     def learn(self, reservation: Reservation, outcome: Outcome, work: Work) -> None:
         """Learn from a request that `settle` has ended and that turned out to be `work`. Settling
-        comes first, for all that wait; learning may come later, or for a sample only."""
+        comes first, for all that wait; learning may come later, or for a sample only, if
+        `pass_over` is told of the others."""
         pool = self.pools.by_name.get(reservation.pool)
         if reservation.whole is not None:
             stages.learn(reservation.whole, outcome)
         elif pool is not None:
+            judging.compare(pool, reservation, outcome)
             foresight.learn(pool, reservation, outcome, work)
             paying.correct(reservation, outcome, work)
+
+    def pass_over(self, reservation: Reservation, outcome: Outcome) -> None:
+        """A request that `settle` has ended will not be learned from: one of too many."""
+        pool = self.pools.by_name.get(reservation.pool)
+        if reservation.whole is not None:
+            stages.pass_over(reservation.whole, outcome)
+        elif pool is not None:
+            foresight.pass_over(pool, reservation, outcome)
 
     def first_token(self, reservation_id: str, at_s: float) -> None:
         """The first token of a request came at `at_s`; nothing if it is not open."""

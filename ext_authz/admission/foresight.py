@@ -138,6 +138,17 @@ def learn(pool: PoolState, reservation: Reservation, outcome: Outcome, work: Wor
         pool.predictor.overdue(stay.longest(seconds), traffic.pace, True)
 
 
+def pass_over(pool: PoolState, reservation: Reservation, outcome: Outcome) -> None:
+    """A request ended that is left out of the sample that is learned from. Every one that is
+    overdue is told of (`notice_overdue`), so those that are not must count as well."""
+    stay, endpoint = reservation.stay, reservation.endpoint
+    seconds = outcome.duration_s / endpoint.thermal_factor
+    if stay is None or stay.forecast is None or stay.late:
+        return
+    if outcome.completed and isfinite(seconds) and seconds > 0.0:
+        pool.predictor.passed_over(seconds, stay.forecast)
+
+
 def forget(pool: PoolState, stay: Stay) -> None:
     """The lease of a request has ended: what became of it, nobody will tell."""
     if stay.late and stay.forecast is not None:

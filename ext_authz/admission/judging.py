@@ -80,8 +80,6 @@ def judge(pool: PoolState | None, reservation: Reservation, outcome: Outcome, no
     given_up = outcome.client_left or outcome.timed_out
     late = slo_s is not None and outcome.duration_s > slo_s
     measures.worked(tenant, gpu_seconds(max(0.0, outcome.duration_s), stay.lived.in_flight))
-    if outcome.completed:
-        _compare(pool, reservation, outcome)
     left_in_time = given_up and not late
     if stay.spared is not None:
         # What should have been refused says nothing of what was let in.
@@ -125,9 +123,10 @@ def _judge_spared(
             measures.count(Count.TRIED_KEPT, now)
 
 
-def _compare(pool: PoolState, reservation: Reservation, outcome: Outcome) -> None:
+def compare(pool: PoolState, reservation: Reservation, outcome: Outcome) -> None:
+    """A request is going to be learned from: how good was what was predicted of it."""
     stay = reservation.stay
-    if stay is None or stay.forecast is None or outcome.duration_s <= 0.0:
+    if stay is None or stay.forecast is None or outcome.duration_s <= 0.0 or not outcome.completed:
         return
     residuals = pool.predictor.e2e[stay.forecast.queued]
     if residuals.known:

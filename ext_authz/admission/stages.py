@@ -168,6 +168,13 @@ def learn(whole: Whole, outcome: Outcome) -> None:
         whole.given_up(seconds)
 
 
+def pass_over(whole: Whole, outcome: Outcome) -> None:
+    """One of a pipeline's requests ended that is left out of what is learned from."""
+    seconds = outcome.duration_s
+    if outcome.completed and isfinite(seconds) and seconds > 0.0:
+        whole.passed_over(seconds)
+
+
 # -- looking ------------------------------------------------------------------------------
 
 

@@ -25,8 +25,10 @@ PAUSE_S = 0.002
 # After which what a message brought is learned from: what the tap shows of a short answer may come
 # a little after its entry.
 LATER_S = 0.02
-# Lessons learned at once, each of some tens of microseconds.
-LESSONS = 16
+# Lessons learned at once, each of some tens of microseconds, and the pause after them: no more
+# than 500 a second, which take some hundredths of a core. What is predicted is learned from a few
+# hundred requests, so that more of the same second would hardly say more.
+LESSONS, LESSONS_PAUSE_S = 4, 0.008
 
 
 class AccessLogSink:
@@ -102,7 +104,7 @@ class AccessLogSink:
 
     def _learn_soon(self) -> None:
         if self._learning is None and self._gate.lessons:
-            after_s = PAUSE_S if self._ripe else LATER_S
+            after_s = LESSONS_PAUSE_S if self._ripe else LATER_S
             self._ripe = self._ripe or len(self._gate.lessons)
             self._learning = asyncio.get_running_loop().call_later(after_s, self._learn)
 

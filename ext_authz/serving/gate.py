@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from ipaddress import ip_address
 from random import Random
 
@@ -21,7 +22,7 @@ from ext_authz.estimation.cost import CostBook
 from ext_authz.estimation.lag import ReportLag
 from ext_authz.estimation.latency.features import Work
 from ext_authz.estimation.parsing import api_of, parse
-from ext_authz.estimation.sampling import Waiting
+from ext_authz.estimation.sampling import Turns
 from ext_authz.journal import Journal
 from ext_authz.metrics import Metrics
 from ext_authz.model import Api, Decision, HttpCall, Outcome, Reason, Verdict
@@ -41,8 +42,9 @@ _DISABLED = Decision(Verdict.ADMIT, Reason.DISABLED, Verdict.ADMIT)
 _GIVEN_UP = Decision(Verdict.REJECT, Reason.OVERLOADED, Verdict.REJECT)
 _UNKNOWN_KEY = Decision(Verdict.REJECT, Reason.UNKNOWN_KEY, Verdict.REJECT)
 
-# Outcomes that wait to be learned from. More are no better: they come from the same few seconds.
-MOST_LESSONS = 1024
+# Outcomes of one pool that wait to be learned from. More are no better: they come from the same
+# second, and the last of them would wait for as long.
+MOST_LESSONS = 256
 
 
 # More of an engine's load than this that is not ours, and its counters tell of others' requests.
@@ -72,7 +74,7 @@ class Gate:
         self._requests = RequestIds()
         self.recorder = Recorder(settings.journal, rng)
         self.settlement = Settlement(self.controller, self._requests, metrics)
-        self.lessons: Waiting[tuple[Reservation, Outcome]] = Waiting(MOST_LESSONS, rng)
+        self.lessons: Turns[tuple[Reservation, Outcome]] = Turns(MOST_LESSONS, rng)
         self.on_lesson: Callable[[Reservation, Outcome, float], None] = self._teach
         self.taps = TapMemory(self._learn_from)
         metrics.read_with("journal_lines_lost", lambda: [((), float(self.recorder.lost))])
@@ -135,9 +137,12 @@ class Gate:
         ended = self.settlement.take(entry, now)
         if ended is None:
             return
-        self.lessons.offer(ended)
         charged, outcome = ended
         self.recorder.ended(charged, outcome)
+        # Those that a tap has shown say more, and are few.
+        kind = (charged.pool, self.taps.knows(charged.id))
+        if (left_out := self.lessons.offer(kind, ended)) is not None:
+            self.controller.pass_over(*left_out)
         address = charged.endpoint.spec.address
         if (ask := charged.ask) is not None and not ask.stages:
             self.costs.answered(address, ask.request, ask.estimate, ask.priced_as, outcome)
@@ -224,6 +229,7 @@ def _addresses(settings: Settings) -> frozenset[str]:
     return frozenset(endpoint.address for pool in pools for endpoint in pool.endpoints)
 
 
+@lru_cache(maxsize=1024)
 def _elsewhere(served: str, charged: str) -> bool:
     """Whether the address that served is another than the one charged. What Envoy resolved a name
     to is not known here, so an endpoint known by name is never elsewhere."""

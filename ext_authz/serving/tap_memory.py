@@ -43,6 +43,10 @@ class TapMemory:
         """Whether as many answers are being read as may be."""
         return len(self._open) >= MOST_OPEN
 
+    def knows(self, decision_id: str) -> bool:
+        """Whether an answer is being read, or was and its outcome is to come."""
+        return decision_id in self._open or decision_id in self._told
+
     def begin(self, decision_id: str) -> bool:
         """An answer is going to be read, and `tell` will follow; False if it is read already."""
         if decision_id in self._open:

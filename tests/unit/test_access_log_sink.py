@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from ext_authz.admission.ledger import Reservation
-from ext_authz.estimation.sampling import Waiting
+from ext_authz.estimation.sampling import Turns
 from ext_authz.model import Outcome
 from ext_authz.serving.access_log import SLICE_S, AccessLogSink
 from tests.support.access_log_entries import make_entry, message, metadata, protobuf
@@ -105,7 +105,7 @@ async def test_small_messages_share_the_slices_too() -> None:
 async def test_settlement_comes_before_learning() -> None:
     """While entries wait nothing is learned; then all is, unless it was skipped and counted."""
     backlog = Backlog(60)
-    backlog.service.gate.lessons = Waiting(40, Random(1))
+    backlog.service.gate.lessons = Turns(40, Random(1))
     await backlog.admit()
     # The first stream is done long before the second one.
     await asyncio.gather(backlog.consume(ends(range(1, 6))), backlog.consume(ends(range(6, 61))))

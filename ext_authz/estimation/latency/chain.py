@@ -117,6 +117,12 @@ class Whole:
         self.chain.level.learn(seconds, sum_s)
         self.chain.e2e.learn(seconds, sum_s * self.factor)
 
+    def passed_over(self, seconds: float) -> None:
+        """It ran to its end, in `seconds`, and is left out of the sample that is learned from."""
+        if self.sum_s is not None and self.sum_s > 0.0:
+            expected_s = max(self.sum_s, LEAST_S) * self.factor
+            self.chain.e2e.passed_over(max(seconds, LEAST_S), expected_s)
+
     def given_up(self, seconds: float) -> None:
         """It was not over after `seconds`, when somebody gave up on it: that tells something only
         if few of its like take so long."""

@@ -121,6 +121,11 @@ class Predictor:
             kind = lesson.forecast.queued
             self.e2e[kind].learn(e2e_s, lesson.forecast.e2e_s, lesson.counted)
 
+    def passed_over(self, seconds: float, forecast: Forecast) -> None:
+        """One request ran to its end in `seconds` (above 0) that is left out of what is learned
+        from. Nothing but how many strays are too many is told by it."""
+        self.e2e[forecast.queued].passed_over(max(seconds, LEAST_S), forecast.e2e_s)
+
     def learn_first(self, lesson: Lesson, pace: Pace) -> None:
         """The first token of a request came after `lesson.ttft_s`. Told when it comes, which for
         a long answer is long before the end."""

@@ -55,13 +55,18 @@ class Residuals:
         """
         stray = max(-MOST, min(MOST, log(seconds / predicted_s)))
         if not counted:
-            self._calibrate(stray > log(self.factor(TARGET)))
+            self._calibrate(stray > self._stray(TARGET))
         self.lessons += 1
         self._recent.append(stray)
         insort(self._ordered, stray)
         # The guess goes when there is something better.
         while len(self._recent) > KEPT or (self.known and len(self._recent) > self.lessons):
             del self._ordered[bisect_left(self._ordered, self._recent.popleft())]
+
+    def passed_over(self, seconds: float, predicted_s: float) -> None:
+        """As `learn`, of a request that is left out of the sample that is learned from: whether
+        it stayed within `TARGET` counts all the same, for `missed` is told of every one."""
+        self._calibrate(log(seconds / predicted_s) > self._stray(TARGET))
 
     def missed(self) -> None:
         """A request still runs that should have ended within `TARGET`: known before its end."""
@@ -79,10 +84,16 @@ class Residuals:
 
     def factor(self, quantile: float) -> float:
         """Times the prediction: the time that a `quantile` (0..1) of requests does not exceed."""
+        return exp(self._stray(quantile))
+
+    def _stray(self, quantile: float) -> float:
+        """The logarithm of `factor`."""
         part = quantile + self._shift
-        if part <= 1.0:
-            return self.spread(part)
-        return self.spread(1.0) * exp(BEYOND * (part - 1.0))
+        ordered = self._ordered
+        if part > 1.0:
+            return ordered[-1] + BEYOND * (part - 1.0)
+        at = ceil(part * (len(ordered) + 1)) - 1
+        return ordered[min(max(at, 0), len(ordered) - 1)]
 
     def late(self, seconds: float, predicted_s: float) -> float:
         """The chance (0..1) that a request predicted at `predicted_s` takes longer than
