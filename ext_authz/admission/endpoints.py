@@ -26,7 +26,8 @@ class EndpointState:
 
     `own` are our unsettled requests, `foreign` those in the engine that we did not admit (or have
     already settled), `untold` of our own are over by now though the access log has not told yet,
-    `load` is all that run. `peers` are the other endpoints on the same device.
+    `load` is all that run. `peers` are the other endpoints on the same device. `thermal_factor` is
+    by how much throttled clocks lengthen execution now.
     """
 
     # Attributes, not properties: each is read several times a decision and for every endpoint.
@@ -45,6 +46,7 @@ class EndpointState:
         "peers",
         "sample",
         "spec",
+        "thermal_factor",
         "traffic",
         "untold",
     )
@@ -58,6 +60,7 @@ class EndpointState:
         self.traffic = Traffic()
         self.hearsay = Hearsay()
         self.peers: tuple[EndpointState, ...] = ()
+        self.thermal_factor = 1.0
         self.foreign = 0.0
         self.untold = 0.0
         self.load = 0.0
@@ -96,11 +99,6 @@ class EndpointState:
         if self.spec.device != self.spec.address:
             return self.spec.device
         return self.sample.device if self.sample else None
-
-    @property
-    def thermal_factor(self) -> float:
-        """By how much throttled clocks lengthen execution now."""
-        return self.sample.thermal_factor if self.sample else 1.0
 
     @property
     def execution_s(self) -> float | None:
@@ -157,6 +155,7 @@ class EndpointState:
         if before is not None and sample.at_s < before.at_s:
             return
         self.sample = sample
+        self.thermal_factor = sample.thermal_factor
         self._kv_at_s = sample.told_s("kv_usage_ratio")
         self._take_execution(sample)
         if sample.load is None or (

@@ -30,7 +30,7 @@ MATERIAL_LAG_S = 0.05
 # A gauge that is older says nothing of now.
 FRESH_GAUGE_S = 0.5
 # Of more open requests than this every second, third, ... is asked.
-MOST_ASKED = 1000
+MOST_ASKED = 250
 # A lease is doubled until it holds this many times the p99, but not beyond so many doublings.
 LEASE_TIMES, LEASE_DOUBLINGS = 2.0, 6
 
@@ -96,11 +96,11 @@ def begin(view: View, now: float) -> Stay:
 def lease_s(view: View, configured_s: float) -> float:
     """How long a reservation may stay open without a sign of life: the configured time, or what
     holds nearly all requests of its like. One of a few lengths, as the ledger needs."""
-    predictor, endpoint = view.pool.predictor, view.endpoint
-    if view.guess is None or not predictor.e2e[view.guess.queued].known:
+    guess = view.guess
+    if guess is None or not (residuals := view.pool.predictor.e2e[guess.queued]).known:
         return configured_s
-    spread = predictor.e2e[view.guess.queued].spread(0.99)
-    return lease_for(view.guess.e2e_s * spread * endpoint.thermal_factor, configured_s)
+    longest_s = guess.e2e_s * residuals.p99 * view.endpoint.thermal_factor
+    return lease_for(longest_s, configured_s)
 
 
 def lease_for(longest_s: float, configured_s: float) -> float:

@@ -18,6 +18,8 @@ from ext_authz.estimation.latency.predictor import Lesson, Predictor
 # The time over which means are taken, and how often they teach.
 MEMORY_S = 2.0
 EVERY_S = 1.0
+# What is let in is looked at so often: the means are of seconds.
+LEAST_S = 0.01
 # Outcomes are silent when none has come for so long.
 SILENT_S = 30.0
 
@@ -47,7 +49,9 @@ class Hearsay:
         self._outcome_s = -inf
 
     def let_in(self, work: Work, met: Load, slots: int, now: float) -> None:
-        """A request was let in."""
+        """A request was let in. One of those that come within `LEAST_S` stands for all."""
+        if 0.0 <= now - self._seen_s < LEAST_S:
+            return
         features = first(work, met, slots)
         old, self._first = self._first, list(features)
         if old is not None and self._work is not None:
@@ -100,6 +104,6 @@ class Hearsay:
 
 
 def _part(seconds: float) -> float:
-    """The part that a new value has in a mean after `seconds`; at least a tenth, so that many at
-    one instant still count."""
+    """The part that a new value has in a mean after `seconds`; at least a tenth, so that many
+    within a moment still count."""
     return max(0.1, 1.0 - exp(-max(0.0, seconds) / MEMORY_S))

@@ -53,6 +53,7 @@ class Stay:
         "looks",
         "met",
         "most_output_tokens",
+        "prefill_s",
         "promised",
         "slo_s",
         "slots",
@@ -68,6 +69,7 @@ class Stay:
         self.forecast: Forecast | None = None
         self.slo_s: float | None = None
         self.entered_s = 0.0
+        self.prefill_s = 0.0
         self.load_mark = 0.0
         self.context_mark = 0.0
         self.lived = met
@@ -95,7 +97,8 @@ class Traffic:
     `now`. `pace` is how fast the endpoint is beside others of its pool."""
 
     __slots__ = ("_at_s", "_context_sum", "_due", "_good", "_good_at_s", "_load_sum", "_marks",
-                 "_number", "context_tokens", "pace", "prefill_s", "running_ratio")  # fmt: skip
+                 "_number", "_prefill_sum_s", "context_tokens", "pace", "prefill_s",
+                 "running_ratio")  # fmt: skip
 
     def __init__(self) -> None:
         self.pace = Pace()
@@ -103,6 +106,8 @@ class Traffic:
         self.prefill_s = 0.0
         # Of our open requests, the part that is not over untold.
         self.running_ratio = 1.0
+        # What the prompts of all that are here were taken to need.
+        self._prefill_sum_s = 0.0
         # Integrals over time, so that a mean over any life is one subtraction.
         self._load_sum = 0.0
         self._context_sum = 0.0
@@ -126,6 +131,8 @@ class Traffic:
         stay.load_mark = self._load_sum
         stay.context_mark = self._context_sum
         self.context_tokens += stay.work.prompt_tokens
+        stay.prefill_s = prefill_s
+        self._prefill_sum_s += prefill_s
         self.prefill_s = min(self.prefill_s + prefill_s, MOST_PREFILL_S)
 
     def leave(self, stay: Stay, load: float, now: float, ended_s: float | None = None) -> None:
@@ -134,6 +141,10 @@ class Traffic:
         self._advance(load, now)
         stay.gone = True
         self.context_tokens = max(0.0, self.context_tokens - stay.work.prompt_tokens)
+        # Nothing of a prompt is still to be computed whose request is over: what is waited for is
+        # no more than those that are left need, however wrong each was predicted.
+        self._prefill_sum_s = max(0.0, self._prefill_sum_s - stay.prefill_s)
+        self.prefill_s = min(self.prefill_s, self._prefill_sum_s)
         until_s, load_sum, context_sum = self._sums_at(now if ended_s is None else ended_s)
         seconds = until_s - stay.entered_s
         if seconds > 0.0:

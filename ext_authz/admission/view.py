@@ -98,6 +98,7 @@ class View:
     """
 
     __slots__ = (
+        "_risk",
         "ahead",
         "allowed",
         "ask",
@@ -147,6 +148,7 @@ class View:
         self.forecast: Forecast | None = None
         self.waiting: float | None = None
         self.reactive = ReactiveRules()
+        self._risk: float | None = None
         self.target_ratio = 0.01
         # Let in because what was promised is predicted to be kept.
         self.promised = False
@@ -193,13 +195,21 @@ class View:
         Load may break a part of `target_ratio` of the promises, and where so many or more would
         be broken on an idle endpoint what `is_load_to_blame` allows.
         """
-        forecast = self.forecast
-        if forecast is None:
+        risk = self.risk if self.forecast is not None else None
+        if risk is None or risk <= self.target_ratio:
             return False
-        risk = self.risk_of(forecast)
-        if risk <= self.target_ratio:
+        # Alone it would not be safer than this, whatever is predicted of it.
+        least = 0.0 if self.ask.slo_s is None else self.pool.predictor.e2e[False].doubt
+        if not is_load_to_blame(risk, least):
             return False
         return is_load_to_blame(risk, self.risk_of(self.alone()))
+
+    @property
+    def risk(self) -> float | None:
+        """The chance that the promises are broken as things are; None if nobody knows."""
+        if self._risk is None and self.guess is not None:
+            self._risk = self.risk_of(self.guess)
+        return self._risk
 
     def risk_of(self, forecast: Forecast) -> float:
         """The chance (0..1) that the promises are broken if the forecast is right."""
@@ -244,7 +254,7 @@ class View:
                 None if self.guess is None else self.guess.e2e_s * self.endpoint.thermal_factor
             ),
             memory_risk_ratio=memory_risk_ratio(self.ask.estimate.kv_tokens, self._kv_capacity()),
-            risk_ratio=None if self.guess is None else self.risk_of(self.guess),
+            risk_ratio=self.risk,
             mode=Mode.PREDICTIVE if self.pool.trust.predicts else Mode.REACTIVE,
         )
 

@@ -102,6 +102,40 @@ def test_what_was_counted_when_it_was_overdue_is_not_counted_again() -> None:
     assert never.factor(TARGET) == before
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_coverage_of_a_sample(seed: int) -> None:
+    """One in ten is learned from and every miss is told while the request still runs: as many stay
+    within the target as if all were, because those that are passed over count too."""
+    chance, residuals, within = Random(seed), Residuals(), 0
+    for number in range(4000):
+        seconds = exp(chance.gauss(0.0, 0.4 if number < 2000 else 0.8))
+        missed = residuals.known and seconds > residuals.due
+        if missed:
+            residuals.missed()
+        if number >= 1000:
+            within += not missed
+        if number % 10 == 0:
+            residuals.learn(seconds, 1.0, missed)
+        elif not missed:
+            residuals.passed_over(seconds, 1.0)
+    assert within / 3000 == pytest.approx(TARGET, abs=0.015)
+
+
+@settings(deadline=None)
+@given(ratios, st.integers(0, 40), st.floats(0.001, 1000.0), st.floats(0.001, 1000.0))
+def test_nothing_is_safer_than_the_doubt(
+    seen: list[float], misses: int, seconds: float, predicted_s: float
+) -> None:
+    """Whatever is asked about; and what is kept between two outcomes is what would be found."""
+    residuals = Residuals()
+    for ratio in seen:
+        residuals.learn(ratio, 1.0)
+    for _ in range(misses):
+        residuals.missed()
+    assert residuals.late(seconds, predicted_s) >= residuals.doubt
+    assert (residuals.due, residuals.p99) == (residuals.factor(TARGET), residuals.spread(0.99))
+
+
 def test_a_run_of_misses_locks_nobody_out() -> None:
     """However many were late in a row, a request that has ten times its expected time is let in."""
     residuals = Residuals()

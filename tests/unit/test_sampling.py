@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ext_authz.estimation.sampling import Waiting
+from ext_authz.estimation.sampling import Turns, Waiting
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(1, 5)), max_size=60))
@@ -50,3 +50,35 @@ def test_too_many_are_sampled_evenly() -> None:
         assert waiting.skipped == 30
         kept.update(waiting.take(10))
     assert all(abs(kept[item] - 1000) < 5 * 28 for item in range(40))
+
+
+@given(st.lists(st.one_of(st.sampled_from("abc"), st.integers(1, 5)), max_size=80))
+def test_what_is_left_out_is_told_once(events: list[str | int]) -> None:
+    """Of each kind: what is offered either waits, is taken or is given back, and is so once."""
+    turns: Turns[tuple[str, int]] = Turns(3, Random(1))
+    taken: list[tuple[str, int]] = []
+    left_out: list[tuple[str, int]] = []
+    offered: list[tuple[str, int]] = []
+    for number, event in enumerate(events):
+        if isinstance(event, int):
+            taken += turns.take(event)
+        else:
+            offered.append((event, number))
+            if (back := turns.offer(event, (event, number))) is not None:
+                left_out.append(back)
+        assert len(turns) <= 9
+        assert turns.skipped == len(left_out)
+    taken += turns.take(10)
+    assert len(turns) == 0
+    assert sorted(taken + left_out) == sorted(offered)
+
+
+def test_a_rare_kind_is_not_kept_waiting_by_a_frequent_one() -> None:
+    """One in a hundred is of another kind: all of them are taken, as fast as they come."""
+    turns: Turns[str] = Turns(8, Random(1))
+    taken: Counter[str] = Counter()
+    for number in range(1000):
+        turns.offer(*(("rare", "rare") if number % 100 == 0 else ("often", "often")))
+        if number % 50 == 49:
+            taken.update(turns.take(2))
+    assert taken == Counter({"often": 30, "rare": 10})

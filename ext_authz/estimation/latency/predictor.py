@@ -14,7 +14,7 @@ from math import inf, sqrt
 
 from ext_authz.estimation.latency.features import FIRST, IDLE, Load, Work, first, rest, whole
 from ext_authz.estimation.latency.level import Level, Pace
-from ext_authz.estimation.latency.residuals import TARGET, Residuals
+from ext_authz.estimation.latency.residuals import Residuals
 from ext_authz.estimation.latency.shape import LEAST_S, Shape
 from ext_authz.model import value
 
@@ -91,10 +91,14 @@ class Predictor:
                 return Forecast(ttft_s, ttft_s + rest_s, queued)
             e2e_s = _ask(self._whole, pace.whole, before + after, queued)
             return Forecast(ttft_s, max(ttft_s, e2e_s), queued)
-        e2e_s = _ask(self._whole, pace.whole, before + after, queued)
-        # The part of it that a request without output would take.
-        ttft_s = _ask(self._whole, pace.whole, (*before, 0.0, 0.0, 0.0, 0.0), queued)
-        return Forecast(ttft_s, e2e_s, queued)
+        free, full = pace.whole
+        if queued and free.factor > full.factor:
+            e2e_s = _ask(self._whole, pace.whole, before + after, queued)
+            return Forecast(_ask(self._whole, pace.whole, before, queued), e2e_s, queued)
+        # The part of it that a request without output would take, and the whole of it.
+        ttft_s, e2e_s = self._whole.ask_both(before, after)
+        factor = full.factor if queued else free.factor
+        return Forecast(ttft_s * factor, e2e_s * factor, queued)
 
     def prefill_s(self, work: Work) -> float:
         """How long the prompt of `work` keeps an engine from others' first tokens."""
@@ -160,7 +164,7 @@ class Predictor:
 
     def due_s(self, forecast: Forecast) -> float:
         """After so long a request is overdue."""
-        return self.within_s(forecast, TARGET)
+        return forecast.e2e_s * self.e2e[forecast.queued].due
 
     def knee(self, work: Work, slots: int) -> float:
         """The requests in flight at which most of `work` is done in a second; infinite if more

@@ -35,13 +35,30 @@ MOST = 5.0
 class Residuals:
     """Log ratios of one kind of request."""
 
-    __slots__ = ("_ordered", "_recent", "_shift", "lessons")
+    __slots__ = ("_due", "_ordered", "_p99", "_recent", "_shift", "lessons")
 
     def __init__(self) -> None:
         self.lessons = 0
         self._recent: deque[float] = deque(PRIOR)
         self._ordered: list[float] = list(PRIOR)
         self._shift = 0.0
+        # Asked for at every request, and worked out once for all between two outcomes.
+        self._due: float | None = None
+        self._p99: float | None = None
+
+    @property
+    def due(self) -> float:
+        """`factor` of `TARGET`."""
+        if self._due is None:
+            self._due = self.factor(TARGET)
+        return self._due
+
+    @property
+    def p99(self) -> float:
+        """`spread` of 0.99."""
+        if self._p99 is None:
+            self._p99 = self.spread(0.99)
+        return self._p99
 
     @property
     def known(self) -> bool:
@@ -59,6 +76,7 @@ class Residuals:
         self.lessons += 1
         self._recent.append(stray)
         insort(self._ordered, stray)
+        self._due = self._p99 = None
         # The guess goes when there is something better.
         while len(self._recent) > KEPT or (self.known and len(self._recent) > self.lessons):
             del self._ordered[bisect_left(self._ordered, self._recent.popleft())]
@@ -106,6 +124,11 @@ class Residuals:
         chance = self.beyond(seconds, predicted_s) + min(self._shift, MOST_DOUBT)
         return 0.0 if chance < 0.0 else min(chance, 1.0)
 
+    @property
+    def doubt(self) -> float:
+        """The least that `late` says of anything, for the misses of late."""
+        return max(0.0, min(self._shift, MOST_DOUBT)) if self.known else 0.0
+
     def beyond(self, seconds: float, predicted_s: float) -> float:
         """The part of recent requests that took longer than `seconds` where so much was predicted
         as `predicted_s` is here."""
@@ -126,6 +149,7 @@ class Residuals:
             raise ValueError("not log ratios")
         self._recent = deque(kept)
         self._ordered = sorted(kept)
+        self._due = self._p99 = None
         # The guess is written down while it is in use; it is no lesson.
         guessed = tuple(kept[: len(PRIOR)]) == PRIOR
         self.lessons = len(kept) - (len(PRIOR) if guessed else 0)
@@ -136,3 +160,4 @@ class Residuals:
     def _calibrate_by(self, step: float) -> None:
         shift = self._shift + step
         self._shift = max(LEAST_SHIFT, min(MOST_SHIFT, shift))
+        self._due = None
