@@ -145,3 +145,8 @@ class Enforcing:
             if word in said:
                 return word
         return self.everywhere
+
+    def spares(self, rule: Rule, pool: str) -> bool:
+        """Whether objections of `rule` in `pool` do not count for everybody."""
+        tenants = (None, *self.tenants)
+        return any(self.of(rule, tenant, pool) is not Enforcement.ENFORCE for tenant in tenants)

@@ -15,6 +15,7 @@ from ext_authz.deploy import envoy_cluster_parts as cluster_parts
 from ext_authz.deploy import envoy_filter_parts as filter_parts
 from ext_authz.deploy import envoy_parts as parts
 from ext_authz.errors import ExtAuthzError
+from ext_authz.overload import Rule
 from ext_authz.settings import DiscoverySettings, EdgeSettings, Endpoint, Pool, Settings
 
 # Envoy's own default; a smaller one would turn large uploads into 413 before any check.
@@ -207,15 +208,17 @@ def _clusters(settings: Settings) -> str:
     )
     if settings.edge.tapped_ratio > 0:
         gate += _fill(cluster_parts.TAP_CLUSTER, type=kind)
-    return gate + "".join(map(_pool_cluster, settings.admission.pools.values()))
+    enforcing, pools = settings.admission.enforcing, settings.admission.pools.values()
+    return gate + "".join(_pool_cluster(p, enforcing.spares(Rule.CAPACITY, p.name)) for p in pools)
 
 
-def _pool_cluster(pool: Pool) -> str:
+def _pool_cluster(pool: Pool, spared: bool) -> str:
     if pool.discovery is not None:
         return _found_cluster(pool, pool.discovery)
+    note = cluster_parts.SPARED if spared else ""
     if _is_named(pool):
-        return _cluster(pool, "STRICT_DNS", cluster_parts.SUBSET, pool.endpoints)
-    return _cluster(pool, "STATIC", cluster_parts.OVERRIDE_HOST, pool.endpoints)
+        return _cluster(pool, "STRICT_DNS", cluster_parts.SUBSET, pool.endpoints, note)
+    return _cluster(pool, "STATIC", cluster_parts.OVERRIDE_HOST, pool.endpoints, note)
 
 
 def _found_cluster(pool: Pool, discovery: DiscoverySettings) -> str:
@@ -234,7 +237,8 @@ def _found_cluster(pool: Pool, discovery: DiscoverySettings) -> str:
 def _cluster(
     pool: Pool, kind: str, policy: str, endpoints: tuple[Endpoint, ...], note: str = ""
 ) -> str:
-    slots = pool.slots if pool.discovery is None else pool.discovery.max_concurrency * _MANY
+    known = pool.discovery.max_concurrency if pool.discovery else pool.slots
+    slots = known * _MANY if note else known
     tls = any(endpoint.url.startswith("https:") for endpoint in endpoints)
     assignment = ""
     if endpoints:

@@ -76,6 +76,11 @@ FOUND_BY_GATE = """\
 # it to what your servers run at once.
 """
 
+SPARED = """\
+# Capacity is not enforced for everybody here: the breaker below holds back nothing, or it would
+# refuse in the gate's place. Render again when it is.
+"""
+
 ORIGINAL_DST = """\
 lb_policy: CLUSTER_PROVIDED
 original_dst_lb_config: {use_http_header: true, http_header_name: x-gpu-endpoint}
