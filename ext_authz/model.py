@@ -60,6 +60,7 @@ class Reason(StrEnum):
     PAUSED = "paused"
     RESERVED = "reserved"
     KV_MEMORY = "kv_memory"
+    HAMMERING = "hammering"
     # nothing can serve
     NO_ENDPOINT = "no_endpoint"
     TELEMETRY_LOST = "telemetry_lost"

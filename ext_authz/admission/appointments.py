@@ -17,7 +17,7 @@ piece of work takes; with a line that reaches the cap, over all of it.
 
 from __future__ import annotations
 
-from math import exp, inf
+from math import exp, inf, sqrt
 from random import Random
 
 from cachetools import LRUCache
@@ -28,8 +28,9 @@ from ext_authz.model import RetryHint, value
 # The part of what a tenant is served that is left, at least, for those who come back: when fresh
 # work takes all there is, a sixth of them (0.2 / 1.2) is refused once more.
 LEAST_SPARE_RATIO = 0.2
-# Over how long fresh work is averaged, and how often it is looked at.
-FRESH_MEMORY_S, FRESH_LOOK_S = 10.0, 0.5
+# Over how long fresh work is averaged; it is looked at once a second. If one of the last two looks
+# saw less, that counts: a burst is over at once.
+FRESH_MEMORY_S = 10.0
 # Bounds of one piece of work, so that whatever is told stays finite.
 LEAST_WORK, MOST_WORK = 1e-9, 1e12
 # Lines that are remembered, and keys in each: the least recently refused goes first.
@@ -41,14 +42,16 @@ class Prospect:
     """What a refused request waits for.
 
     `scope` names it among those of its tenant. Alone the request could be served in `wait_s`. It
-    is `work` large, and `per_s` as much is served for the tenant each second. Where it is known
-    what was let in, `served` is all of it since `since_s` (monotonic).
+    is `work` large, and `per_s` as much is served for the tenant each second. Where fresh work
+    matters, `at_once` requests of the tenant are served at the same time, and `served` were let
+    in since `since_s` (monotonic).
     """
 
     scope: str
     wait_s: float
     per_s: float
     work: float = 1.0
+    at_once: float = 0.0
     served: float = 0.0
     since_s: float = inf
 
@@ -76,14 +79,18 @@ class Appointments:
         if line is None:
             line = self._lines[tenant, prospect.scope] = _Line(prospect, now)
         line.advance(prospect, per_s, now)
-        most = (cap_s - wait_s) * line.per_s
         chance = self._rng.random()
-        ahead = line.ahead(caller.key, work, most, chance if caller.returning else None)
+        kept = line.kept(caller.key, work, chance) if caller.returning else None
+        ahead = line.next(caller.key, work, (cap_s - wait_s) * line.per_s) if kept is None else kept
         if ahead is None:
-            jitter_s = chance * (cap_s - wait_s)
-            return RetryHint(wait_s + jitter_s, jitter_s)
-        at_s = min(wait_s + ahead / line.per_s, cap_s)
-        jitter_s = chance * min(work / line.per_s, cap_s - at_s)
+            at_s, jitter_s = wait_s, chance * (cap_s - wait_s)
+        else:
+            at_s = min(wait_s + ahead / line.per_s, cap_s)
+            if kept is None:
+                at_s = line.room_s(now, at_s, cap_s)
+            jitter_s = chance * min(work / line.per_s, cap_s - at_s)
+        if kept is None:
+            line.told(now + at_s + jitter_s, work)
         return RetryHint(at_s + jitter_s, jitter_s)
 
 
@@ -94,7 +101,18 @@ class _Line:
     in (p - head) / per_s.
     """
 
-    __slots__ = ("_at_s", "_fresh_per_s", "_keys", "_mark", "_tail", "head", "per_s")
+    __slots__ = (
+        "_at_s",
+        "_due",
+        "_fresh_per_s",
+        "_keys",
+        "_looks_per_s",
+        "_mark",
+        "_refused",
+        "_tail",
+        "head",
+        "per_s",
+    )
 
     def __init__(self, prospect: Prospect, now: float) -> None:
         self.head = 0.0
@@ -105,9 +123,14 @@ class _Line:
         # By key, its first and its last place.
         self._keys: LRUCache[bytes, tuple[float, float]] = LRUCache(MOST_KEYS)
         lived_s = now - prospect.since_s
-        self._fresh_per_s = prospect.served / lived_s if lived_s > FRESH_LOOK_S else 0.0
-        # When fresh work was last looked at, all work served by then, and `head`.
-        self._mark = (now, prospect.served, 0.0)
+        # Fresh work: on average, and at the last two looks.
+        self._fresh_per_s = prospect.served / lived_s if lived_s >= 1.0 else 0.0
+        self._looks_per_s = (self._fresh_per_s, self._fresh_per_s)
+        # What was told to come back, by the second; since the last look, what was refused; of that
+        # look, the second and what was served by then.
+        self._due: dict[int, float] = {}
+        self._refused = 0.0
+        self._mark = (int(now), prospect.served)
 
     def advance(self, prospect: Prospect, served_per_s: float, now: float) -> None:
         """Time has passed, and `served_per_s` is the tenant's from now on."""
@@ -115,50 +138,77 @@ class _Line:
         if seconds > 0.0:
             self.head += seconds * self.per_s
             self._at_s = now
-        self._look_at_fresh(prospect.served, now)
-        self.per_s = max(LEAST_SPARE_RATIO * served_per_s, served_per_s - self._fresh_per_s)
+        self.per_s = served_per_s
+        if int(now) > self._mark[0]:
+            self._look_at_fresh(prospect.served, int(now))
+        if prospect.at_once > 0.0:
+            self.per_s *= max(LEAST_SPARE_RATIO, self._spare_ratio(served_per_s, prospect.at_once))
 
-    def ahead(self, key: bytes, work: float, most: float, returning: float | None) -> float | None:
-        """The work before a place of `key`; None if it would be more than `most`.
-
-        With a number (0..1) for `returning` it is a place that the key has already, if it has.
-        """
+    def next(self, key: bytes, work: float, most: float) -> float | None:
+        """The work before a new place of `key`; None, and no place, if it would be more than
+        `most`."""
+        self._refused += work
         first, last = self._keys.get(key, (0.0, 0.0))
-        if last <= self.head:
-            first = last = max(self._tail, self.head) + work
-            if last - self.head > most + work:
-                return None
-            self._tail = last
-        elif returning is not None:
-            nearest = max(first, min(self.head + work, last))
-            return max(0.0, nearest + returning * (last - nearest) - work - self.head)
-        else:
-            last += work * self._standing()
-            if last - self.head > most + work:
-                return None
+        stands = last > self.head
+        last = (last if stands else max(self._tail, self.head)) + work * self._turns(stands)
+        if last - self.head > most + work:
+            return None
+        if not stands:
+            self._tail = first = last
         self._keys[key] = (first, last)
         return max(0.0, last - work - self.head)
 
-    def _standing(self) -> int:
-        """How many keys have places that are not reached yet."""
-        if len(self._keys) == 1:
+    def kept(self, key: bytes, work: float, chance: float) -> float | None:
+        """The work before a place that `key` has already, by `chance` (0..1) one of its places;
+        None if it has none."""
+        first, last = self._keys.get(key, (0.0, 0.0))
+        if last <= self.head:
+            return None
+        self._refused += work
+        nearest = max(first, min(self.head + work, last))
+        return max(0.0, nearest + chance * (last - nearest) - work - self.head)
+
+    def room_s(self, now: float, wait_s: float, cap_s: float) -> float:
+        """The first time from `wait_s` on for which no more has been told than is served. When the
+        pace has changed, places that were told before are elsewhere than it looks; with several
+        keys they keep their turns all the same."""
+        if len(self._keys) > 1:
+            return wait_s
+        first, last = int(now + wait_s), int(now + cap_s)
+        second = first
+        while second < last and self._due.get(second, 0.0) >= self.per_s:
+            second += 1
+        return wait_s if second == first else min(second - now, cap_s)
+
+    def told(self, at_s: float, work: float) -> None:
+        """Work was told to come back at `at_s`."""
+        self._due[int(at_s)] = self._due.get(int(at_s), 0.0) + work
+
+    def _turns(self, stands: bool) -> int:
+        """After how many places that of a key comes: behind its own as many keys as there are."""
+        if not stands or len(self._keys) == 1:
             return 1
         return sum(last > self.head for _, last in self._keys.values())
 
-    def _look_at_fresh(self, served: float, now: float) -> None:
-        """Work that was let in and is more than the places that were reached came fresh."""
-        at_s, served_by_then, head = self._mark
-        seconds = now - at_s
-        if seconds < FRESH_LOOK_S:
-            return
-        furthest = max((last for _, last in self._keys.values()), default=0.0)
-        reached = max(0.0, min(self.head, furthest) - head)
-        # Who counts may have begun anew.
+    def _spare_ratio(self, served_per_s: float, at_once: float) -> float:
+        """The part that fresh work leaves. So many as are served at once vary by their square root
+        when they come independently."""
+        busy = min(self._fresh_per_s, *self._looks_per_s) / served_per_s * at_once
+        return 1.0 - (busy + sqrt(busy)) / at_once
+
+    def _look_at_fresh(self, served: float, second: int) -> None:
+        """What came, let in or refused, and was not told to come then is fresh."""
+        last, served_by_then = self._mark
+        seconds = second - last
+        told = sum(self._due.pop(at) for at in list(self._due) if at < second)
+        # Who counts what is served may have begun anew.
         let_in = served - served_by_then if served >= served_by_then else served
-        fresh_per_s = max(0.0, let_in - reached) / seconds
+        seen_per_s = max(0.0, let_in + self._refused - told) / seconds
         keep = exp(-seconds / FRESH_MEMORY_S)
-        self._fresh_per_s = fresh_per_s + keep * (self._fresh_per_s - fresh_per_s)
-        self._mark = (now, served, self.head)
+        self._fresh_per_s = seen_per_s + keep * (self._fresh_per_s - seen_per_s)
+        self._looks_per_s = (self._looks_per_s[1], seen_per_s)
+        self._mark = (second, served)
+        self._refused = 0.0
 
 
 def _within(number: float, most: float) -> float:

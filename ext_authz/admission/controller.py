@@ -132,13 +132,17 @@ class Controller:
         return enforcing.unserved(refused, self.settings)
 
     def refuse_early(self, tenant: Tenant, caller: Caller, now: float) -> Decision | None:
-        """The refusal that any request of `tenant` would get now, so that its body need not be
-        read; None if there is none, or if nothing is enforced."""
+        """The refusal of a request of `tenant` whose body need not be read: any would be refused
+        now, or its key hammers. None if there is none, or if nothing is enforced."""
         if self.settings.enforcing.of(Rule.LIMITS, tenant.name) is not Enforcement.ENFORCE:
             return None
         self.tick(now)
         breach = self._limits.look_early(tenant, self.ledger, now)
-        return None if breach is None else self._refuser.early(tenant, caller, breach, now)
+        if breach is not None:
+            return self._refuser.early(tenant, caller, breach, now)
+        # Where some rule only notes, what it would have said is to be on record.
+        strict = self.settings.enforcing.strict
+        return self._refuser.unread(tenant, caller, self.pools.by_name, now) if strict else None
 
     def settle(self, outcome: Outcome, now: float) -> Reservation | None:
         """An admitted request ended: what was charged for it, None if its reservation is not
@@ -243,6 +247,8 @@ class Controller:
         if spared is not None and not spared.tried:
             view.pool.measures.would_have.let_in(ask.tenant.name, spared, now)
         self._limits.charge(ask.tenant.name, ask.estimate.tokens, now)
+        if self._refuser.hammering.sampled is not None:
+            self._refuser.hammering.let_in(view.flow, now)
         self.ledger.open(book(ask, view, self.settings.lease_s, now))
         return Decision(
             verdict=verdict,

@@ -11,7 +11,10 @@ from random import Random
 
 from ext_authz.admission.answers import early_refusal, refusal
 from ext_authz.admission.appointments import Appointments, Prospect
+from ext_authz.admission.flows import Flow
+from ext_authz.admission.hammering import Hammering, Record, is_excess, note
 from ext_authz.admission.looking import holds
+from ext_authz.admission.measures import Count
 from ext_authz.admission.tenant_limits import Breach
 from ext_authz.admission.view import Ask, Caller, PoolState, View
 from ext_authz.model import Decision, Reason, RetryHint
@@ -28,6 +31,7 @@ class Refuser:
 
     def __init__(self, rules: RetryRules, rng: Random) -> None:
         self.rules = rules
+        self.hammering = Hammering(rng)
         self._appointments = Appointments(rng)
 
     def refuse(
@@ -45,40 +49,67 @@ class Refuser:
         if view is not None and reason in STANDING_BACK:
             least_s = view.pool.shares.delay_s(view.flow, now)
             prospect = replace(prospect, wait_s=max(prospect.wait_s, least_s))
-        retry = self._retry(ask.tenant, ask.caller, prospect, now)
+        retry, record = self._retry(ask.tenant, ask.caller, prospect, now)
         pressed(view, now, retry)
-        if view is not None and reason is Reason.SLO_UNREACHABLE and not view.hopeless:
-            view.pool.shares.full(view.pool_load, now)
+        if view is not None:
+            note(record, view, now)
+            if reason is Reason.SLO_UNREACHABLE and not view.hopeless:
+                view.pool.shares.full(view.pool_load, now)
         return refusal(ask, view, reason, retry, None)
 
     def by_limit(self, ask: Ask, breach: Breach, now: float) -> Decision:
         """Refuse `ask` for a limit of its tenant or type."""
-        retry = self._retry(ask.tenant, ask.caller, breach.prospect, now)
+        retry, _ = self._retry(ask.tenant, ask.caller, breach.prospect, now)
         return refusal(ask, None, breach.reason, retry, breach.limit)
 
     def early(self, tenant: Tenant, caller: Caller, breach: Breach, now: float) -> Decision:
         """Refuse any request of `tenant`, whatever it asks for."""
-        retry = self._retry(tenant, caller, breach.prospect, now)
+        retry, _ = self._retry(tenant, caller, breach.prospect, now)
         return early_refusal(tenant, breach.reason, retry, breach.limit)
 
-    def _retry(self, tenant: Tenant, caller: Caller, prospect: Prospect, now: float) -> RetryHint:
-        return self._appointments.book(tenant.name, caller, prospect, self.rules.cap_s, now)
+    def unread(
+        self, tenant: Tenant, caller: Caller, pools: Mapping[str, PoolState], now: float
+    ) -> Decision | None:
+        """Refuse what is in excess of a key that hammers; None if it has to be read."""
+        record = self.hammering.excess(tenant.name, caller, now)
+        if record is None or record.flow is None or (pool := pools.get(record.pool)) is None:
+            return None
+        # It is demand, and may itself show that there is more to be had.
+        last = record.flow
+        flow = pool.shares.flow(last.key, last.weight, now, last.priority)
+        if not is_excess(record, flow, pool, now) or self.hammering.is_read(record):
+            return None
+        prospect = _of_flow(pool, flow, record.execution_s, record.wait_s)
+        retry, _ = self._retry(tenant, caller, prospect, now)
+        pool.shares.refused(flow, retry, now)
+        pool.measures.count(Count.OFFERED, now)
+        pool.measures.count(Count.REFUSED, now)
+        return early_refusal(tenant, Reason.HAMMERING, retry)
+
+    def _retry(
+        self, tenant: Tenant, caller: Caller, prospect: Prospect, now: float
+    ) -> tuple[RetryHint, Record]:
+        retry = self._appointments.book(tenant.name, caller, prospect, self.rules.cap_s, now)
+        pace_per_s = prospect.per_s / prospect.work
+        return retry, self.hammering.refused(tenant.name, caller, retry, pace_per_s, now)
 
 
 def _prospect(ask: Ask, view: View | None, pools: Mapping[str, PoolState]) -> Prospect:
-    """A slot of the flow's own share comes free once in a while; of a pool that cannot be looked
-    at, any slot."""
-    if view is None:
-        pool = pools[ask.pools[0].name] if ask.pools else None
-        slots = max(1, pool.spec.slots) if pool else 1
-        wait_s = UNKNOWN_EXECUTION_S / slots
-        return Prospect(f"{pool.spec.name if pool else ''}:", wait_s, 1.0 / wait_s)
-    flow = view.flow
-    execution_s = view.execution_s or UNKNOWN_EXECUTION_S
-    per_s = max(1.0, view.pool.shares.share(flow)) / execution_s
-    wait_s = 1.0 / per_s + view.wait_s
-    scope = f"{view.pool.spec.name}:{flow.key[1]}"
-    return Prospect(scope, wait_s, per_s, 1.0, flow.let_in, flow.since_s)
+    """What `ask` waits for; of a pool that cannot be looked at, any slot."""
+    if view is not None:
+        return _of_flow(view.pool, view.flow, view.execution_s, view.wait_s)
+    pool = pools[ask.pools[0].name] if ask.pools else None
+    slots = max(1, pool.spec.slots) if pool else 1
+    wait_s = UNKNOWN_EXECUTION_S / slots
+    return Prospect(f"{pool.spec.name if pool else ''}:", wait_s, 1.0 / wait_s)
+
+
+def _of_flow(pool: PoolState, flow: Flow, execution_s: float | None, wait_s: float) -> Prospect:
+    """A slot of the flow's own share comes free once in a while."""
+    slots = max(1.0, pool.shares.share(flow))
+    gap_s = (execution_s or UNKNOWN_EXECUTION_S) / slots
+    scope = f"{pool.spec.name}:{flow.key[1]}"
+    return Prospect(scope, gap_s + wait_s, 1.0 / gap_s, 1.0, slots, flow.let_in, flow.since_s)
 
 
 def pressed(view: View | None, now: float, retry: RetryHint | None = None) -> None:

@@ -135,6 +135,10 @@ ANSWERS: Mapping[Reason, Answer] = MappingProxyType(
             f"The remaining capacity is reserved for requests of higher priority. {_LATER}"
         ),
         Reason.KV_MEMORY: _contended(f"The servers of this model are short of memory. {_LATER}"),
+        Reason.HAMMERING: _contended(
+            "More comes with this key, and before the time it is told, than the share of its "
+            f"tenant serves. {_LATER}"
+        ),
         Reason.NO_ENDPOINT: _unserved(f"No server of this model is available. {_LATER}"),
         Reason.TELEMETRY_LOST: _unserved(
             f"The state of the servers of this model is unknown. {_LATER}"

@@ -9,12 +9,12 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
 
 from ext_authz.admission.controller import Controller
-from ext_authz.admission.view import Ask
+from ext_authz.admission.view import Ask, Caller
 from ext_authz.model import (
     Api,
     Decision,
@@ -226,10 +226,14 @@ class World:
 
         self.after(self.rng.expovariate(rate), arrive)
 
-    def ask(self, name: str, tokens: int = 100) -> Decision:
-        """One request of a tenant now."""
+    def ask(self, name: str, tokens: int = 100, caller: Caller | None = None) -> Decision:
+        """One request of a tenant now; that of a `caller` may be refused unread."""
         ask = ask_of(self.controller.settings, name, f"r{next(self._ids)}", tokens)
-        decision = self.controller.arrive(ask, self.now)
+        decision: Decision | None = None
+        if caller is not None:
+            ask = replace(ask, caller=caller)
+            decision = self.controller.refuse_early(ask.tenant, caller, self.now)
+        decision = decision or self.controller.arrive(ask, self.now)
         tally = self.tallies.setdefault(name, Tally())
         tally.offered += 1
         tally.verdicts[decision.verdict] += 1

@@ -68,6 +68,7 @@ STATUSES = {
     "paused": (429, 8),
     "reserved": (429, 8),
     "kv_memory": (429, 8),
+    "hammering": (429, 8),
     "overloaded": (429, 8),
     "no_endpoint": (503, 14),
     "telemetry_lost": (503, 14),

@@ -1,0 +1,187 @@
+"""Keys that come back too early too often, and what of theirs is refused unread.
+
+PURE. It is an offence of a key to be refused before the time at which it was last told to come
+back, more often than its tenant's share is served: so many come back too early, or besides. A burst
+is none, because nobody can have come back yet. A key with a hundred offences within ten seconds
+hammers, and what it sends beyond its tenant's share
+is refused before its body is read, so that a refusal costs next to nothing.
+
+The share itself is always served. What a body would say is guessed from the last of the key's
+requests that was read and refused: another such is in excess while its flow holds its share, or as
+long as nothing has come free in the pool. One in `READ_EVERY` is read all the same, and may find
+what others leave. When it is let in elsewhere, the guess was wrong (the key asks for another model
+too, a pool further down the chain has room) and for a while all are read.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from cachetools import LRUCache
+
+from ext_authz.admission.flows import Flow
+from ext_authz.admission.view import Caller, PoolState, View
+from ext_authz.model import RetryHint
+
+# So many early ones within so long.
+HAMMERING, WITHIN_S = 100, 10.0
+# A key that has been refused for no longer than this is in a burst.
+BURST_S = 1.0
+READ_EVERY = 16
+# How long all are read after a wrong guess, and how long a pool that has freed nothing counts as
+# full: foreign load and predictions change without a word.
+READ_ALL_S, FULL_S = 1.0, 0.1
+# Keys that are remembered: the least recently refused goes first.
+MOST_KEYS = 8192
+
+_Name = tuple[str, bytes]
+
+
+class Record:
+    """What is remembered of a key that was refused.
+
+    `flow` of `pool` is what its last request that was read belonged to: it was refused at `seen_s`
+    with `used` slots of the pool held, `wait_s` ahead of it and `execution_s` to run.
+    """
+
+    __slots__ = (
+        "_before",
+        "_began_s",
+        "_count",
+        "_free",
+        "_refused_s",
+        "_since_s",
+        "execution_s",
+        "flow",
+        "pool",
+        "read_all_until_s",
+        "seen_s",
+        "told_s",
+        "used",
+        "wait_s",
+    )
+
+    def __init__(self) -> None:
+        self.told_s = 0.0
+        self.flow: Flow | None = None
+        self.pool = ""
+        self.used = 0
+        self.seen_s = 0.0
+        self.wait_s = 0.0
+        self.execution_s: float | None = None
+        self.read_all_until_s = 0.0
+        # Since when it has been refused without a pause in which all would have been told to come.
+        self._began_s = 0.0
+        # Early refusals that are no offence yet, and when they were last counted.
+        self._free = 0.0
+        self._refused_s = 0.0
+        self._since_s = 0.0
+        self._count = 0
+        self._before = 0
+
+    def refused(self, retry: RetryHint, pace_per_s: float, now: float) -> None:
+        """One more was refused, and told when to come back; its tenant is served `pace_per_s`."""
+        seconds = max(0.0, now - self._refused_s)
+        self._refused_s = now
+        self._free = min(self._free + seconds * pace_per_s, max(1.0, pace_per_s))
+        if now >= self.told_s:
+            self._began_s = now
+        elif self._free >= 1.0:
+            self._free -= 1.0
+        elif now - self._began_s >= BURST_S:
+            self._turn(now)
+            self._count += 1
+        self.told_s = max(self.told_s, now + retry.after_s)
+
+    def hammers(self, now: float) -> bool:
+        """Whether it had too many offences lately.
+
+        Counted in windows, of which the last one weighs as much of it as is not over: exact for
+        arrivals at a steady pace.
+        """
+        self._turn(now)
+        part_left = 1.0 - (now - self._since_s) / WITHIN_S
+        return self._count + self._before * part_left >= HAMMERING
+
+    def _turn(self, now: float) -> None:
+        windows = int((now - self._since_s) / WITHIN_S)
+        if windows > 0:
+            self._before = self._count if windows == 1 else 0
+            self._count = 0
+            self._since_s += windows * WITHIN_S
+
+
+class Hammering:
+    """All keys that were refused lately, and those among them that hammer.
+
+    `sampled` is a key of which one request is being read though it looked like excess.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        self.sampled: Record | None = None
+        self._rng = rng
+        self._known: LRUCache[_Name, Record] = LRUCache(MOST_KEYS)
+        # Nearly always empty, which is all that most requests find out.
+        self._loud: dict[_Name, Record] = {}
+        self._looked_s = 0.0
+
+    def refused(
+        self, tenant: str, caller: Caller, retry: RetryHint, pace_per_s: float, now: float
+    ) -> Record:
+        """A request was refused: what is remembered of its key."""
+        name = (tenant, caller.key)
+        record = self._known.get(name)
+        if record is None:
+            record = self._known[name] = Record()
+        record.refused(retry, pace_per_s, now)
+        if record.hammers(now) and len(self._loud) < MOST_KEYS:
+            self._loud[name] = record
+        if self._loud and now - self._looked_s >= WITHIN_S:
+            self._looked_s = now
+            self._loud = {name: one for name, one in self._loud.items() if one.hammers(now)}
+        return record
+
+    def excess(self, tenant: str, caller: Caller, now: float) -> Record | None:
+        """What is remembered of a key that hammers, if its requests may be refused unread."""
+        self.sampled = None
+        if not self._loud:
+            return None
+        name = (tenant, caller.key)
+        record = self._loud.get(name)
+        if record is None or record.flow is None or now < record.read_all_until_s:
+            return None
+        if not record.hammers(now):
+            del self._loud[name]
+            return None
+        return record
+
+    def is_read(self, record: Record) -> bool:
+        """Whether a request that looks like excess is read all the same."""
+        if self._rng.random() * READ_EVERY >= 1.0:
+            return False
+        self.sampled = record
+        return True
+
+    def let_in(self, flow: Flow, now: float) -> None:
+        """What looked like excess was let in as one of `flow`."""
+        if self.sampled is not None and self.sampled.flow is not flow:
+            self.sampled.read_all_until_s = now + READ_ALL_S
+        self.sampled = None
+
+
+def is_excess(record: Record, flow: Flow, pool: PoolState, now: float) -> bool:
+    """Whether another request like the last would be refused as well."""
+    shares = pool.shares
+    if flow.used + 0.5 > shares.within(flow):
+        return True
+    return now - record.seen_s <= FULL_S and shares.used >= record.used
+
+
+def note(record: Record, view: View, now: float) -> None:
+    """A request of the key was read, and refused for what `view` shows."""
+    record.flow = view.flow
+    record.pool = view.pool.spec.name
+    record.used = view.pool.shares.used
+    record.seen_s = now
+    record.wait_s = view.wait_s
+    record.execution_s = view.execution_s
