@@ -58,7 +58,7 @@ def explain(entry: Entry) -> str:
     name = _shown(entry.request_id) or "-"
     lines = [f"request {name} ({who}): {decision.verdict} ({decision.reason})"]
     if decision.would_be is not decision.verdict:
-        lines.append(f"shadow mode: enforced, it would have been {decision.would_be}")
+        lines.append(f"not enforced here: it would have been {decision.would_be}")
     if decision.endpoint:
         lines.append(f"sent to {decision.pool} at {decision.endpoint}")
     if decision.pipeline:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ext_authz.admission import scoreboard
 from ext_authz.admission.endpoints import EndpointState
+from ext_authz.admission.modes import JUDGED_OF
 from ext_authz.clock import Clock
 from ext_authz.config.compile import Loaded
 from ext_authz.fleet import Fleet
@@ -28,10 +29,12 @@ UNUSABLE = frozenset({Freshness.STALE, Freshness.NEVER})
 
 @dataclass(slots=True)
 class _Watched:
-    """What was last said of a pool's telemetry, and since when that may be judged."""
+    """What was last said of a pool's telemetry, and since when that may be judged; how often it
+    had changed between predictions and gauges."""
 
     since_s: float
     lost_s: float | None = None
+    switches: int = 0
 
 
 class Lookout:
@@ -56,6 +59,7 @@ class Lookout:
         self._watched = {n: w for n, w in self._watched.items() if n in pools}
         for name, pool in pools.items():
             watched = self._watched.setdefault(name, _Watched(now))
+            self._tell_footing(name, watched)
             if not self._is_lost(pool, now):
                 if watched.lost_s is not None:
                     log.warning(
@@ -71,6 +75,23 @@ class Lookout:
                     len(pool.endpoints),
                     self._gate.settings.admission.fallback,
                 )
+
+    def _tell_footing(self, name: str, watched: _Watched) -> None:
+        """A hybrid pool begins or ceases to act on predictions."""
+        pool = self._gate.controller.pools.by_name[name]
+        footing = pool.trust.footing()
+        if footing.switches <= watched.switches:
+            # A reload that changed its mode has it begin anew.
+            watched.switches = footing.switches
+            return
+        watched.switches = footing.switches
+        seen = pool.measures.accuracy(JUDGED_OF)
+        log.warning(
+            "pool %s: %s (median error of recent ones %.0f %%)",
+            name,
+            "acts on predictions" if footing.predicts else "predictions are off, gauges decide",
+            100.0 * (seen.median_error_ratio if seen else 0.0),
+        )
 
     def lost(self) -> tuple[str, ...]:
         """Pools without an endpoint whose telemetry can be acted on, in file order."""
@@ -129,8 +150,18 @@ class Lookout:
             "discovery": self._fleet.discovered(),
             "telemetry_worker": self._worker(),
             "missing_signals": {k: sorted(v) for k, v in collector.missing.items()},
+            "enforcement": self._enforcement(),
             "in_flight": len(self._gate.controller.ledger),
             "warnings": [str(problem) for problem in self.loaded.warnings],
+        }
+
+    def _enforcement(self) -> dict[str, Any]:
+        said = self._gate.settings.admission.enforcing
+        return {
+            "everywhere": said.everywhere,
+            "policies": dict(said.rules),
+            "pools": dict(said.pools),
+            "tenants": dict(said.tenants),
         }
 
     def _worker(self) -> dict[str, Any] | None:

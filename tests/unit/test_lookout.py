@@ -12,10 +12,12 @@ from random import Random
 
 import pytest
 
+from ext_authz.admission.modes import JUDGED_OF, Trust
 from ext_authz.config.compile import Loaded
 from ext_authz.fleet import Fleet, Listeners
 from ext_authz.lookout import Lookout
 from ext_authz.metrics import Metrics
+from ext_authz.overload import HybridRules, Mode
 from ext_authz.serving.gate import Gate
 from ext_authz.settings import Settings
 from ext_authz.snapshot import EndpointSample, Report, Staleness
@@ -84,6 +86,28 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     lines = [r.getMessage() for r in caplog.records if r.name == "ext_authz.lookout"]
     caplog.clear()
     return lines
+
+
+async def test_one_line_when_a_hybrid_pool_changes_its_footing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """To predictions when they are right, and back when they are not; the status page tells."""
+    caplog.set_level(logging.INFO)
+    async with tower() as up:
+        pool = up.gate.controller.pools.by_name["p"]
+        pool.trust = Trust(Mode.HYBRID, pool.measures)
+        for expected_s, what in ((1.1, "acts on predictions"), (9.0, "predictions are off")):
+            for _ in range(JUDGED_OF):
+                pool.measures.predicted(expected_s, (1.0, 10.0, 10.0), 1.0)
+            now = up.time.now() + 10.0
+            pool.trust.look(HybridRules(), now)
+            up.lookout.tick(up.time.now())
+            up.lookout.tick(up.time.now())
+            (line,) = told(caplog)
+            assert line.startswith(f"pool p: {what}")
+            await up.run(10.0, A, B, C)
+        assert up.lookout.status()["pools"]["p"]["measures"]["mode"]["switches"] == 2
+        assert up.lookout.status()["enforcement"]["everywhere"] == "enforce"
 
 
 async def test_one_line_when_all_is_lost_and_one_when_it_is_back(
