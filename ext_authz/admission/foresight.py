@@ -153,6 +153,8 @@ def forget(pool: PoolState, stay: Stay) -> None:
     """The lease of a request has ended: what became of it, nobody will tell."""
     if stay.late and stay.forecast is not None:
         pool.predictor.e2e[stay.forecast.queued].unmissed()
+    # Should it be told after all, it counts as any other.
+    stay.late = False
 
 
 def heard_within_s(lag: ReportLag) -> float:

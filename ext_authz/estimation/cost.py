@@ -9,9 +9,10 @@ calibrated on the engines' counters.
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 
 from ext_authz.estimation.output_length import OutputLengths
-from ext_authz.estimation.saved import fields
+from ext_authz.estimation.saved import at_once, fields
 from ext_authz.estimation.tokens import ByteRatios, Meter
 from ext_authz.model import InferenceRequest, Operation, Outcome, WorkEstimate
 from ext_authz.settings import CostRules
@@ -151,13 +152,18 @@ class CostBook:
 
     # -- state ----------------------------------------------------------------------------
 
-    def export(self) -> dict[str, object]:
-        """What was learned, as plain values."""
+    def exporting(self) -> Generator[None, None, dict[str, object]]:
+        """What was learned, as plain values, piece by piece."""
+        lengths = yield from self.lengths.exporting()
         return {
-            "lengths": self.lengths.export(),
+            "lengths": lengths,
             "prompts": self.prompts.export(),
             "outputs": self.outputs.export(),
         }
+
+    def export(self) -> dict[str, object]:
+        """The same at once."""
+        return at_once(self.exporting())
 
     def restore(self, saved: object) -> bool:
         """Take up what `export` gave; False, and all is as it was, for anything else."""

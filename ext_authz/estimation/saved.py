@@ -5,7 +5,20 @@ PURE.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+_Result = TypeVar("_Result")
+
+
+def at_once(pieces: Generator[None, None, _Result]) -> _Result:
+    """What a generator gives that works piece by piece."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            result: _Result = end.value
+            return result
 
 
 def fields(saved: object) -> dict[str, Any]:

@@ -6,7 +6,7 @@ configuration and one set of telemetry from start to end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from ipaddress import ip_address
@@ -35,7 +35,7 @@ from ext_authz.serving.settlement import Settlement
 from ext_authz.serving.tap_memory import TapMemory
 from ext_authz.settings import Settings
 from ext_authz.snapshot import EndpointSample
-from ext_authz.state.learned import gather, recall
+from ext_authz.state.learned import gathering, recall
 
 _PREFLIGHT = Decision(Verdict.ADMIT, Reason.PREFLIGHT, Verdict.ADMIT)
 _DISABLED = Decision(Verdict.ADMIT, Reason.DISABLED, Verdict.ADMIT)
@@ -74,6 +74,7 @@ class Gate:
         self._requests = RequestIds()
         self.recorder = Recorder(settings.journal, rng)
         self.settlement = Settlement(self.controller, self._requests, metrics)
+        self.settlement.on_late = self._offer
         self.lessons: Turns[tuple[Reservation, Outcome]] = Turns(MOST_LESSONS, rng)
         self.on_lesson: Callable[[Reservation, Outcome, float], None] = self._teach
         self.taps = TapMemory(self._learn_from)
@@ -139,10 +140,7 @@ class Gate:
             return
         charged, outcome = ended
         self.recorder.ended(charged, outcome)
-        # Those that a tap has shown say more, and are few.
-        kind = (charged.pool, self.taps.knows(charged.id))
-        if (left_out := self.lessons.offer(kind, ended)) is not None:
-            self.controller.pass_over(*left_out)
+        self._offer(charged, outcome)
         address = charged.endpoint.spec.address
         if (ask := charged.ask) is not None and not ask.stages:
             self.costs.answered(address, ask.request, ask.estimate, ask.priced_as, outcome)
@@ -154,6 +152,13 @@ class Gate:
                 address = entry.upstream
         if entry.load_report:
             self.on_load_report(address, entry.load_report, now - entry.report_age_s)
+
+    def _offer(self, charged: Reservation, outcome: Outcome) -> None:
+        """There is something to be learned, if there is time."""
+        # Those that a tap has shown say more, and are few.
+        kind = (charged.pool, self.taps.knows(charged.id))
+        if (left_out := self.lessons.offer(kind, (charged, outcome))) is not None:
+            self.controller.pass_over(*left_out)
 
     def first_token(self, decision_id: str, at_s: float) -> None:
         """The first token of an answer passed at `at_s` (monotonic seconds)."""
@@ -180,9 +185,9 @@ class Gate:
             work = Work(work.prompt_tokens, tokens)
         self.controller.learn(charged, outcome, work)
 
-    def learned(self) -> dict[str, object]:
-        """All that was learned, as plain values."""
-        return gather(self.controller.pools.by_name, self.costs)
+    def learned(self) -> Generator[None, None, dict[str, object]]:
+        """All that was learned, as plain values, piece by piece."""
+        return gathering(self.controller.pools.by_name, self.costs)
 
     def recall(self, saved: object) -> tuple[str, ...]:
         """Take up what `learned` gave as far as it fits; what was left and why."""

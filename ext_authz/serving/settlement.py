@@ -8,6 +8,7 @@ do anything.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from enum import StrEnum
 
 from ext_authz.admission.controller import Controller
@@ -20,6 +21,9 @@ from ext_authz.serving.request_ids import RequestIds
 # Ended bookings that are remembered by id, only to call what still comes by its right name: those
 # of the last seconds at the rate that one process can decide.
 RECENT = 16_384
+# Bookings that their leases have ended and that are kept, to be learned from should their end be
+# told after all.
+MOST_EXPIRED = 1024
 # What the metric of the lag shows.
 _QUANTILES = (0.5, 0.99)
 
@@ -45,7 +49,9 @@ class EntryResult(StrEnum):
 
 
 class Settlement:
-    """Takes in entries for one controller. `lag` is how late they tell of ends."""
+    """Takes in entries for one controller. `lag` is how late they tell of ends. `on_late` gets
+    what was charged for a request that its lease has ended, and how it did end, which changes
+    nothing any more but can be learned from."""
 
     def __init__(self, controller: Controller, requests: RequestIds, metrics: Metrics) -> None:
         self.lag = controller.report_lag
@@ -55,6 +61,8 @@ class Settlement:
         # What one more final entry of an ended booking is. Ordered: a plain dict walks over all
         # it has lost to find its oldest.
         self._ended: OrderedDict[str, EntryResult] = OrderedDict()
+        self._expired: OrderedDict[str, Reservation] = OrderedDict()
+        self.on_late: Callable[[Reservation, Outcome], None] = lambda *_: None
         controller.on_expired = self._on_expired
         metrics.read_with("access_log_lag_seconds", self._read_lag)
 
@@ -77,25 +85,23 @@ class Settlement:
     def _settle(self, entry: AccessLogEntry, now: float) -> tuple[Reservation, Outcome] | None:
         reservation = self._controller.ledger.find(entry.decision_id)
         if reservation is None:
-            self.count(self._again(entry.decision_id))
+            self._told_again(entry, now)
             return None
-        ended_s = ended_at_s(entry, reservation.opened_s, now)
-        outcome = Outcome(
-            reservation_id=entry.decision_id,
-            status=entry.status,
-            duration_s=entry.duration_s,
-            upstream=entry.upstream,
-            client_left=entry.client_left,
-            upstream_reset=entry.upstream_reset,
-            timed_out=entry.timed_out,
-            grpc_status=entry.grpc_status,
-            ended_s=ended_s,
-            response_bytes=entry.response_bytes,
-        )
+        outcome = outcome_of(entry, reservation, now)
         self._controller.settle(outcome, now)
         self._remember(entry.decision_id, EntryResult.DOUBLED)
         self.count(EntryResult.SETTLED)
         return reservation, outcome
+
+    def _told_again(self, entry: AccessLogEntry, now: float) -> None:
+        """The end of a booking that is not open."""
+        result = self._again(entry.decision_id)
+        self.count(result)
+        if result is EntryResult.LATE:
+            expired = self._expired.pop(entry.decision_id, None)
+            # Without times there is nothing to learn.
+            if expired is not None and entry.duration_s > 0.0:
+                self.on_late(expired, outcome_of(entry, expired, now))
 
     def _renew(self, reservation_id: str, now: float) -> EntryResult:
         if self._controller.renew(reservation_id, now):
@@ -121,6 +127,9 @@ class Settlement:
 
     def _on_expired(self, reservation: Reservation) -> None:
         self._remember(reservation.id, EntryResult.LATE)
+        if len(self._expired) >= MOST_EXPIRED:
+            self._expired.popitem(last=False)
+        self._expired[reservation.id] = reservation
 
     def _remember(self, reservation_id: str, next_one: EntryResult) -> None:
         if len(self._ended) >= RECENT:
@@ -130,6 +139,22 @@ class Settlement:
     def _read_lag(self) -> list[tuple[tuple[str, ...], float]]:
         read = ((str(part), self.lag.quantile_s(part)) for part in _QUANTILES)
         return [((part,), lag_s) for part, lag_s in read if lag_s is not None]
+
+
+def outcome_of(entry: AccessLogEntry, reservation: Reservation, now: float) -> Outcome:
+    """What a final entry tells of the end of a request."""
+    return Outcome(
+        reservation_id=entry.decision_id,
+        status=entry.status,
+        duration_s=entry.duration_s,
+        upstream=entry.upstream,
+        client_left=entry.client_left,
+        upstream_reset=entry.upstream_reset,
+        timed_out=entry.timed_out,
+        grpc_status=entry.grpc_status,
+        ended_s=ended_at_s(entry, reservation.opened_s, now),
+        response_bytes=entry.response_bytes,
+    )
 
 
 def ended_at_s(entry: AccessLogEntry, opened_s: float, now: float) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,19 @@ from ext_authz.state.state_file import clean_up, read_state, write_state
 log = logging.getLogger(__name__)
 
 SAVED, FAILED = "saved", "failed"
+# Between two pieces of what is gathered: time for the Checks that have come meanwhile.
+PAUSE_S = 0.002
 
 
 class Keeper:
     """`settings` says where and how often, asked anew each time; `learned` gives what is to be
-    saved as plain values, and `recall` takes it and says what of it was left and why."""
+    saved as plain values, piece by piece, and `recall` takes it and says what of it was left and
+    why."""
 
     def __init__(
         self,
         settings: Callable[[], LearningSettings],
-        learned: Callable[[], dict[str, object]],
+        learned: Callable[[], Generator[None, None, dict[str, object]]],
         recall: Callable[[object], tuple[str, ...]],
         clock: Clock,
         metrics: Metrics,
@@ -107,7 +110,8 @@ class Keeper:
         now, wall_s = self._clock.now(), self._clock.wall()
         try:
             # The encoding takes milliseconds a pool, the disk as long as it likes.
-            size = await asyncio.to_thread(write_state, path, self._learned(), wall_s)
+            learned = await _slowly(self._learned())
+            size = await asyncio.to_thread(write_state, path, learned, wall_s)
         except Exception as error:  # whatever it is, the gate goes on
             self._metrics.count("learned_state_saves", FAILED)
             if self._trouble is None:
@@ -126,6 +130,17 @@ class Keeper:
     def _age(self) -> Iterator[tuple[Labels, float]]:
         if self._saved_s is not None:
             yield (), self._clock.now() - self._saved_s
+
+
+async def _slowly(pieces: Generator[None, None, dict[str, object]]) -> dict[str, object]:
+    """What a generator gives, with a pause after each of its pieces."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            result: dict[str, object] = end.value
+            return result
+        await asyncio.sleep(PAUSE_S)
 
 
 def _why(error: Exception) -> str:

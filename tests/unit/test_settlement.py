@@ -83,6 +83,7 @@ def settled(service: Service, entry: AccessLogEntry, after_s: float) -> Outcome 
 
     service.gate.on_lesson = learn
     service.clock.at_s += after_s
+    service.gate.controller.tick(service.clock.now())
     service.gate.ended(replace(entry, decision_id=decision.reservation_id), service.clock.now())
     service.gate.learn(10, service.clock.now())
     return learned[0] if learned else None
@@ -123,3 +124,19 @@ def test_what_did_not_settle_teaches_nothing() -> None:
     service = Service()
     service.gate.ended(replace(ENTRY, decision_id="another-1"), service.clock.now())
     assert len(service.gate.lessons) == 0
+
+
+def test_an_end_that_is_told_after_the_lease_still_teaches() -> None:
+    """Its times are its own, however late they come; it changes nothing and is told once. Without
+    times there is nothing to learn."""
+    service = Service()
+    lease_s = service.gate.settings.admission.lease_s
+    for entry, learned in ((ENTRY, True), (replace(ENTRY, duration_s=0.0), False)):
+        outcome = settled(service, entry, lease_s + 1.0)
+        assert (outcome is not None) is learned
+        if outcome is not None:
+            assert (outcome.duration_s, service.in_flight) == (2.0, 0)
+            late = replace(ENTRY, decision_id=outcome.reservation_id)
+            service.gate.ended(late, service.clock.now())
+            assert len(service.gate.lessons) == 0
+    assert service.gate.report_lag.mean_s is None

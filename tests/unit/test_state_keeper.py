@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,13 @@ class Kept:
         self.recalled: list[object] = []
         self.left = left
         self.keeper = Keeper(
-            lambda: self.settings, lambda: self.learned, self.recall, self.clock, self.metrics
+            lambda: self.settings, self.gathered, self.recall, self.clock, self.metrics
         )
+
+    def gathered(self) -> Generator[None, None, dict[str, object]]:
+        """In two pieces."""
+        yield
+        return self.learned
 
     def recall(self, saved: object) -> tuple[str, ...]:
         self.recalled.append(saved)

@@ -12,8 +12,10 @@ import pytest
 from ext_authz.admission.view import PoolState
 from ext_authz.estimation.cost import CostBook
 from ext_authz.estimation.margin import MarginTuner
+from ext_authz.estimation.output_length import TABLES_A_PIECE
+from ext_authz.estimation.saved import at_once
 from ext_authz.settings import CostRules, DiscoverySettings, Pool
-from ext_authz.state.learned import gather, recall
+from ext_authz.state.learned import gathering, recall
 from tests.support.learning import asked, teach, teach_costs
 from tests.support.settings import make_pool
 
@@ -32,7 +34,7 @@ def saved(*specs: Pool) -> Any:
         teach(pool.predictor, 60)
         pool.margin.value_s = 0.03
     teach_costs(costs, 40)
-    return json.loads(json.dumps(gather(learned, costs)))
+    return json.loads(json.dumps(at_once(gathering(learned, costs))))
 
 
 def test_all_that_holds_is_taken_up() -> None:
@@ -45,7 +47,7 @@ def test_all_that_holds_is_taken_up() -> None:
         assert pool.predictor.taught
         assert asked(pool.predictor) != fresh
         assert pool.margin.value_s == 0.03
-    assert gather(after, costs)["pools"] == kept["pools"]
+    assert at_once(gathering(after, costs))["pools"] == kept["pools"]
     assert costs.lengths.expected("acme", "demo", None, 256) < 120
 
 
@@ -142,3 +144,12 @@ def test_a_log_line_stays_a_line() -> None:
     kept = {"pools": {f"p{number}": {} for number in range(300)}, "costs": saved()["costs"]}
     told = recall(kept, pools(P), CostBook(CostRules()))
     assert (len(told), told[-1]) == (20, "and 281 more")
+
+
+def test_it_is_gathered_in_pieces() -> None:
+    """A pool at a time, and some tables of lengths: the loop goes round in between."""
+    learned, costs = pools(P, Q), CostBook(CostRules())
+    for number in range(3 * TABLES_A_PIECE):
+        costs.lengths.learn(f"t{number}", "m", 10.0, None)
+    steps = sum(1 for _ in gathering(learned, costs))
+    assert steps == 2 + (3 * TABLES_A_PIECE + 1) // TABLES_A_PIECE
