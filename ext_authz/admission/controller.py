@@ -15,12 +15,12 @@ from ext_authz.admission import enforcing, foresight, judging, paying, stages
 from ext_authz.admission.answers import why_admitted
 from ext_authz.admission.booking import book
 from ext_authz.admission.endpoints import EndpointState, seat
-from ext_authz.admission.enforcing import Look
 from ext_authz.admission.ledger import Ledger, Reservation
 from ext_authz.admission.measures import is_tried
 from ext_authz.admission.policies import may_try_next
 from ext_authz.admission.pools import Pools
 from ext_authz.admission.refusing import Refuser, pressed
+from ext_authz.admission.routing import Look
 from ext_authz.admission.tenant_limits import TenantLimitBook
 from ext_authz.admission.view import Ask, Caller, View
 from ext_authz.admission.would_have import Spared

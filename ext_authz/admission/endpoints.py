@@ -27,32 +27,39 @@ class EndpointState:
     `own` are our unsettled requests, `foreign` those in the engine that we did not admit (or have
     already settled), `untold` of our own are over by now though the access log has not told yet,
     `load` is all that run. `peers` are the other endpoints on the same device. `thermal_factor` is
-    by how much throttled clocks lengthen execution now.
+    by how much throttled clocks lengthen execution now, `limit` how many may run at once. In the
+    roster of its pool it has a `place`, and is among those `touched` when its numbers have changed.
     """
 
     # Attributes, not properties: each is read several times a decision and for every endpoint.
     __slots__ = (
         "_foreign",
-        "_kv_at_s",
         "_mean_at_s",
         "_peak_before",
         "_peak_since",
         "execution",
         "foreign",
         "hearsay",
+        "kv_at_s",
+        "limit",
         "load",
         "own",
         "own_tokens",
         "peers",
+        "place",
         "sample",
         "spec",
         "thermal_factor",
+        "touched",
         "traffic",
         "untold",
     )
 
     def __init__(self, spec: Endpoint) -> None:
         self.spec = spec
+        self.limit = spec.max_concurrency
+        self.place = 0
+        self.touched: dict[EndpointState, None] = {}
         self.own = 0
         self.own_tokens = 0
         self.sample: EndpointSample | None = None
@@ -65,7 +72,7 @@ class EndpointState:
         self.untold = 0.0
         self.load = 0.0
         self._foreign: float | None = None
-        self._kv_at_s = -inf
+        self.kv_at_s = -inf
         self._mean_at_s = -inf
         self._peak_since = 0
         self._peak_before = 0
@@ -74,24 +81,39 @@ class EndpointState:
         """Count one admitted request."""
         self.own += 1
         self.own_tokens += tokens
-        self.load = self._running()
         self._peak_since = max(self._peak_since, self.own)
+        self._moved()
 
     def release(self, tokens: int) -> None:
         """Uncount one."""
         self.own -= 1
         self.own_tokens -= tokens
-        self.load = self._running()
+        self._moved()
 
     def set_untold(self, requests: float) -> None:
         """So many of our own are over though nobody has told."""
-        self.untold = requests
-        self.load = self._running()
+        if requests != self.untold:
+            self.untold = requests
+            self._moved()
         self.traffic.running_ratio = max(0.0, 1.0 - requests / self.own) if self.own else 1.0
 
-    def _running(self) -> float:
+    def configure(self, spec: Endpoint) -> None:
+        """What is configured of it has changed."""
+        self.spec = spec
+        self.limit = spec.max_concurrency
+        self._moved()
+
+    def share_device(self, peers: tuple[EndpointState, ...]) -> None:
+        """These are on the same device from now on."""
+        self.peers = peers
+        self._moved()
+
+    def _moved(self) -> None:
         own = self.own - self.untold
-        return (own if own > 0.0 else 0.0) + self.foreign
+        self.load = (own if own > 0.0 else 0.0) + self.foreign
+        self.touched[self] = None
+        for peer in self.peers:
+            peer.touched[peer] = None
 
     @property
     def device(self) -> str | None:
@@ -127,7 +149,7 @@ class EndpointState:
         load = self.load
         age_s = now - sample.at_s
         if age_s > staleness.fresh_s:
-            believed = staleness.believed(load, self.spec.max_concurrency, age_s)
+            believed = staleness.believed(load, self.limit, age_s)
             if believed is None:
                 return None
             # What we admitted ourselves is known, however old the gauges are.
@@ -156,7 +178,8 @@ class EndpointState:
             return
         self.sample = sample
         self.thermal_factor = sample.thermal_factor
-        self._kv_at_s = sample.told_s("kv_usage_ratio")
+        self._moved()
+        self.kv_at_s = sample.told_s("kv_usage_ratio")
         self._take_execution(sample)
         if sample.load is None or (
             self._foreign is not None and before is not None and sample.at_s == before.at_s
@@ -171,7 +194,7 @@ class EndpointState:
             keep = exp(-(sample.at_s - before.at_s) / SMOOTHING_S)
             self._foreign = keep * self._foreign + (1.0 - keep) * seen
         self.foreign = max(0.0, self._foreign)
-        self.load = self._running()
+        self._moved()
         self._peak_before, self._peak_since = self._peak_since, self.own
 
     def _take_execution(self, sample: EndpointSample) -> None:
@@ -192,7 +215,7 @@ class EndpointState:
         sample = self.sample
         if sample is None:
             return None
-        used = sample.kv_usage_ratio if self._kv_at_s >= since_s else None
+        used = sample.kv_usage_ratio if self.kv_at_s >= since_s else None
         capacity = sample.kv_capacity_tokens
         if not capacity:
             return used
@@ -201,10 +224,16 @@ class EndpointState:
             own_tokens *= self.traffic.running_ratio
         return max(used or 0.0, own_tokens / capacity) + tokens / capacity
 
+    @property
+    def holds_tokens(self) -> float:
+        """The tokens of the largest request that could run here at all, alone; infinite when
+        nobody knows."""
+        capacity = self.sample.kv_capacity_tokens if self.sample else None
+        return capacity or inf
+
     def fits(self, tokens: int) -> bool:
         """Whether the request could run here at all, alone; True when nobody knows."""
-        capacity = self.sample.kv_capacity_tokens if self.sample else None
-        return not capacity or tokens <= capacity
+        return tokens <= self.holds_tokens
 
 
 def seat(endpoints: Collection[EndpointState]) -> None:
@@ -215,4 +244,4 @@ def seat(endpoints: Collection[EndpointState]) -> None:
             seated.setdefault(endpoint.device, []).append(endpoint)
     for endpoint in endpoints:
         together = seated.get(endpoint.device or "", [])
-        endpoint.peers = tuple(other for other in together if other is not endpoint)
+        endpoint.share_device(tuple(other for other in together if other is not endpoint))

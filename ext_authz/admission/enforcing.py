@@ -7,10 +7,12 @@ the others hold. The first objection is the verdict on record; the first that co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ext_authz.admission import routing
 from ext_authz.admission.looking import chosen, seen
 from ext_authz.admission.policies import POLICIES, may_try_next
+from ext_authz.admission.routing import Look
 from ext_authz.admission.selection import Choice, choose_blind
 from ext_authz.admission.view import Ask, PoolState, View
 from ext_authz.model import Decision, Reason, Verdict
@@ -39,18 +41,6 @@ RULES: dict[Reason, Rule] = {
 }
 
 
-@dataclass(slots=True)
-class Look:
-    """What was found of one pool: the `view`, None if nothing there can take the request; the
-    first `objection`, and the first that counts (`binding`). `waived`: a rule that is off would
-    have objected."""
-
-    view: View | None
-    objection: Reason | None = None
-    binding: Reason | None = None
-    waived: bool = False
-
-
 def look(
     ask: Ask,
     pool: PoolState,
@@ -67,10 +57,7 @@ def look(
     if view is None:
         reason = choice.reason or Reason.NO_ENDPOINT
         return Look(None, reason, reason)
-    for policy in POLICIES[pool.trust.predicts]:
-        if (objection := policy(view)) is not None:
-            return Look(view, objection, objection)
-    return Look(view)
+    return routing.best(_hold_against(view), _hold_against, now)
 
 
 def would_be(
@@ -107,11 +94,25 @@ def _look_leniently(
         found.objection = found.objection or Reason.NO_ENDPOINT
         found.binding = Reason.NO_ENDPOINT
         return found
-    for policy in POLICIES[pool.trust.predicts]:
-        objection = policy(found.view)
-        if objection is not None and _objects(objection, found, ask, pool, settings):
-            break
-    return found
+    view, before = found.view, replace(found)
+
+    def judge(view: View) -> Look:
+        seen_there = replace(before, view=view)
+        for policy in POLICIES[pool.trust.predicts]:
+            objection = policy(view)
+            if objection is not None and _objects(objection, seen_there, ask, pool, settings):
+                break
+        return seen_there
+
+    return routing.best(judge(view), judge, now)
+
+
+def _hold_against(view: View) -> Look:
+    """What the rules say of `view`, each of which counts."""
+    for policy in POLICIES[view.pool.trust.predicts]:
+        if (objection := policy(view)) is not None:
+            return Look(view, objection, objection)
+    return Look(view)
 
 
 def _objects(
@@ -134,22 +135,13 @@ def _objects(
 def _regardless(pool: PoolState, reason: Reason, now: float) -> Choice:
     """Where a request goes to which every endpoint objects for `reason`, if that does not
     count."""
-    if reason is Reason.TELEMETRY_LOST:
-        return choose_blind(pool)
-    staleness = pool.spec.staleness
-    best, least, load, slots = None, 0.0, 0.0, 0
-    for endpoint in pool.endpoints:
-        own_load = endpoint.believed(staleness, now)
-        if own_load is None:
-            continue
-        own_slots = endpoint.spec.max_concurrency
-        load, slots = load + own_load, slots + own_slots
-        occupied = own_load + endpoint.peers_load(staleness, now)
-        if best is None or occupied / own_slots < least / best.spec.max_concurrency:
-            best, least = endpoint, occupied
-    if best is None:
-        return choose_blind(pool)
-    return Choice(best, slots=slots, load=load, occupied=least)
+    staleness, roster = pool.spec.staleness, pool.roster
+    endpoint = roster.top()
+    load = None if endpoint is None else endpoint.believed(staleness, now)
+    if endpoint is None or load is None or reason is Reason.TELEMETRY_LOST:
+        return choose_blind(pool, now)
+    occupied = load + endpoint.peers_load(staleness, now)
+    return Choice(endpoint, slots=roster.slots, load=roster.load, occupied=occupied)
 
 
 def unserved(refusal: Decision, settings: AdmissionSettings) -> Decision:

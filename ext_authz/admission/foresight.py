@@ -14,9 +14,10 @@ from math import ceil, isfinite, log2, sqrt
 from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.ledger import Ledger, Reservation
 from ext_authz.admission.traffic import Stay
-from ext_authz.admission.view import PoolState, View
+from ext_authz.admission.view import PoolState, View, risk_on
 from ext_authz.estimation.lag import ReportLag
 from ext_authz.estimation.latency.features import Load, Work
+from ext_authz.estimation.latency.predictor import Forecast
 from ext_authz.estimation.latency.queueing import FIXED_SHAPE
 from ext_authz.model import Outcome
 from ext_authz.snapshot import EndpointSample
@@ -37,15 +38,27 @@ LEASE_TIMES, LEASE_DOUBLINGS = 2.0, 6
 
 def look(view: View, now: float) -> None:
     """Fill in what is predicted, if anything can be yet, and whether that is acted on."""
-    endpoint, predictor, trust = view.endpoint, view.pool.predictor, view.pool.trust
+    endpoint, trust = view.endpoint, view.pool.trust
     view.met = endpoint.traffic.meets(endpoint.load, view.occupied, now)
     view.run_slots = run_slots(view.pool, endpoint)
-    if predictor.taught and trust.asks:
+    if view.pool.predictor.taught and trust.asks:
         estimate = view.ask.estimate
         view.work = Work(estimate.prompt_tokens, estimate.output_tokens)
-        view.guess = predictor.ask(view.work, view.met, view.run_slots, endpoint.traffic.pace)
+        view.guess = _ask(view.pool, endpoint, view.work, view.met)
         if trust.predicts:
             view.forecast = view.guess
+
+
+def glance(view: View, endpoint: EndpointState, occupied: float, now: float) -> float:
+    """The chance that what `view` asks would be late on another endpoint of its pool, on whose
+    device `occupied` requests are. The predictor must have been asked for `view`."""
+    met = endpoint.traffic.meets(endpoint.load, occupied, now)
+    work = view.work or Work(view.ask.estimate.prompt_tokens, view.ask.estimate.output_tokens)
+    return risk_on(view, endpoint, _ask(view.pool, endpoint, work, met))
+
+
+def _ask(pool: PoolState, endpoint: EndpointState, work: Work, met: Load) -> Forecast:
+    return pool.predictor.ask(work, met, run_slots(pool, endpoint), endpoint.traffic.pace)
 
 
 def first_token(pool: PoolState, reservation: Reservation, ttft_s: float) -> None:

@@ -28,7 +28,7 @@ def chosen(
     choice = choose(pool, ask.estimate.kv_tokens, now, ahead)
     blind = choice.reason is Reason.TELEMETRY_LOST
     if blind and admits_blind(settings.fallback, ask.type.priority, demoted):
-        return choose_blind(pool)
+        return choose_blind(pool, now)
     return choice
 
 
@@ -56,20 +56,39 @@ def seen(
     view.pool_load = choice.load
     view.allowed = pool.shares.allowance(flow, choice.load)
     view.stand_back = pool.shares.stand_back(flow, now)
-    view.occupied = choice.occupied
     view.margin_s = pool.margin.value_s if settings.tune_margin else settings.margin_s
     view.target_ratio = settings.target_violation_ratio
     view.reserve_ratio = settings.reserve_ratio
+    view.reactive = settings.reactive
+    _look_at_endpoint(view, choice.occupied, now)
+    return view
+
+
+def instead(view: View, endpoint: EndpointState, occupied: float, now: float) -> View:
+    """As `view`, with another endpoint of the pool, on whose device `occupied` requests are."""
+    other = View(view.ask, view.pool, endpoint, view.flow)
+    other.pool_load = view.pool_load
+    other.allowed = view.allowed
+    other.stand_back = view.stand_back
+    other.margin_s = view.margin_s
+    other.target_ratio = view.target_ratio
+    other.reserve_ratio = view.reserve_ratio
+    other.reactive = view.reactive
+    _look_at_endpoint(other, occupied, now)
+    return other
+
+
+def _look_at_endpoint(view: View, occupied: float, now: float) -> None:
+    endpoint = view.endpoint
+    view.occupied = occupied
     view.floor = endpoint.traffic.floor(now)
     execution_s = endpoint.execution_s
     if execution_s is not None:
         view.execution_s = execution_s
-        view.wait_s = endpoint.wait_s(choice.occupied, execution_s, pool.spec)
-    if not pool.trust.predicts:
-        view.reactive = settings.reactive
+        view.wait_s = endpoint.wait_s(occupied, execution_s, view.pool.spec)
+    if not view.pool.trust.predicts:
         _look_at_gauges(view, now)
     foresight.look(view, now)
-    return view
 
 
 def _look_at_gauges(view: View, now: float) -> None:

@@ -20,7 +20,7 @@ Policy = Callable[[View], Reason | None]
 def capacity(view: View) -> Reason | None:
     """The device of the endpoint has a slot left. Smoothed foreign load is rounded: half a
     request is noise."""
-    full = view.occupied + 0.5 > view.endpoint.spec.max_concurrency
+    full = view.occupied + 0.5 > view.endpoint.limit
     return Reason.AT_CAPACITY if full else None
 
 

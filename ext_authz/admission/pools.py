@@ -39,7 +39,7 @@ class Pools:
             states = []
             for endpoint_spec in spec.endpoints:
                 state = old_endpoints.get(endpoint_spec.address) or EndpointState(endpoint_spec)
-                state.spec = endpoint_spec
+                state.configure(endpoint_spec)
                 self.endpoints[endpoint_spec.address] = state
                 states.append(state)
             pool = PoolState(spec, tuple(states), MarginTuner(*margin))

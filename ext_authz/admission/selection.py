@@ -6,7 +6,10 @@ caller's fallback decides, under the cap of our own work in flight.
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from ext_authz.admission.endpoints import EndpointState
+from ext_authz.admission.roster import FEW, NO_MEMORY
 from ext_authz.admission.view import PoolState
 from ext_authz.model import Reason, value
 from ext_authz.settings import FallbackAction, PriorityClass
@@ -30,45 +33,72 @@ class Choice:
 def choose(
     pool: PoolState, tokens: int, now: float, ahead: tuple[EndpointState, ...] = ()
 ) -> Choice:
-    """The endpoint whose device is the least occupied, among those with fresh enough telemetry
+    """The endpoint whose device is the least pressed, among those with fresh enough telemetry
     and memory. Those `ahead` hold one request more than they know, each time they are named."""
-    spec = pool.spec
-    staleness = spec.staleness
-    since_s = now - staleness.lifetime_s
-    best: EndpointState | None = None
-    least = load = occupied = untold = 0.0
-    slots = 0
-    fits = False
-    for endpoint in pool.endpoints:
-        own_load = endpoint.believed(staleness, now)
-        if own_load is None:
-            continue
-        on_device = own_load + beside(endpoint, ahead) if ahead else own_load
-        if endpoint.peers:
-            on_device += endpoint.peers_load(staleness, now)
-        own_slots = endpoint.spec.max_concurrency
-        load += own_load
-        slots += own_slots
-        untold += endpoint.untold
-        if not endpoint.fits(tokens):
-            continue
-        fits = True
-        kv_ratio = endpoint.kv_ratio_with(tokens, since_s)
-        # Alone on the endpoint, a request that fits is served however large.
-        if kv_ratio is not None and kv_ratio > spec.kv_guard_ratio and endpoint.load >= 0.5:
-            continue
-        if best is None or on_device / own_slots < least:
-            best, least, occupied = endpoint, on_device / own_slots, on_device
-    if best is not None:
-        booked = slots + round(untold)
-        return Choice(best, slots=booked, load=load + untold, occupied=occupied)
-    if fits:
-        return Choice(None, Reason.KV_MEMORY)
-    if slots == 0:
+    roster = pool.roster
+    roster.catch_up(now)
+    if not roster.believed:
         return Choice(None, Reason.TELEMETRY_LOST)
+    endpoint = None if ahead else roster.top()
+    occupied = None if endpoint is None else occupying(endpoint, pool, tokens, now)
+    if endpoint is None or occupied is None:
+        # Those ahead change the order.
+        places = [(place[1] / place[0].limit, place) for place in usable(pool, tokens, now, ahead)]
+        if not places:
+            return Choice(None, _why_none(pool, tokens, now))
+        endpoint, occupied = min(places, key=itemgetter(0))[1]
+    slots, load = roster.slots + round(roster.untold), roster.load + roster.untold
+    return Choice(endpoint, slots=slots, load=load, occupied=occupied)
+
+
+def usable(
+    pool: PoolState, tokens: int, now: float, ahead: tuple[EndpointState, ...] = ()
+) -> list[tuple[EndpointState, float]]:
+    """Those of the least pressed endpoints that have telemetry and memory for a request, and the
+    requests on the device of each; one of the others if none of those has. The roster must be up
+    to `now`."""
+    roster, found = pool.roster, []
+    if tokens > roster.largest:
+        return []
+    few = roster.least(FEW)
+    for endpoint in few:
+        occupied = occupying(endpoint, pool, tokens, now)
+        if occupied is not None:
+            found.append((endpoint, occupied + beside(endpoint, ahead)))
+    if not found and len(few) == FEW:
+        # Those whose memory seems full come last, and are not worth the walk.
+        for endpoint in roster.least(len(roster.endpoints), NO_MEMORY)[FEW:]:
+            occupied = occupying(endpoint, pool, tokens, now)
+            if occupied is not None:
+                return [(endpoint, occupied + beside(endpoint, ahead))]
+    return found
+
+
+def occupying(endpoint: EndpointState, pool: PoolState, tokens: int, now: float) -> float | None:
+    """The requests on the device of `endpoint`; None if it has no telemetry that is believed, or
+    no memory for so many tokens."""
+    spec = pool.spec
+    load = endpoint.believed(spec.staleness, now)
+    if load is None or not endpoint.fits(tokens):
+        return None
+    # Alone on the endpoint, a request that fits is served however large.
+    if endpoint.load >= 0.5:
+        kv_ratio = endpoint.kv_ratio_with(tokens, now - spec.staleness.lifetime_s)
+        if kv_ratio is not None and kv_ratio > spec.kv_guard_ratio:
+            return None
+    if endpoint.peers:
+        load += endpoint.peers_load(spec.staleness, now)
+    return load
+
+
+def _why_none(pool: PoolState, tokens: int, now: float) -> Reason:
+    staleness, roster = pool.spec.staleness, pool.roster
+    for endpoint in roster.endpoints if tokens <= roster.largest else ():
+        if endpoint.fits(tokens) and endpoint.believed(staleness, now) is not None:
+            return Reason.KV_MEMORY
     # It is too large for ever only if it is for the endpoints that are away as well.
-    waits = any(endpoint.fits(tokens) for endpoint in pool.endpoints)
-    return Choice(None, Reason.NO_ENDPOINT if waits else Reason.TOO_LARGE)
+    waits = tokens <= roster.largest_away and any(e.fits(tokens) for e in roster.endpoints)
+    return Reason.NO_ENDPOINT if waits else Reason.TOO_LARGE
 
 
 def beside(endpoint: EndpointState, ahead: tuple[EndpointState, ...]) -> int:
@@ -76,15 +106,15 @@ def beside(endpoint: EndpointState, ahead: tuple[EndpointState, ...]) -> int:
     return sum(other is endpoint or other in endpoint.peers for other in ahead)
 
 
-def choose_blind(pool: PoolState) -> Choice:
-    """The endpoint with the least of our own work; what telemetry said last is not believed."""
-    best = min(pool.endpoints, key=lambda e: e.own / e.spec.max_concurrency, default=None)
-    if best is None:
-        return Choice(None, Reason.NO_ENDPOINT)
-    own = sum(endpoint.own for endpoint in pool.endpoints)
-    return Choice(
-        best, fallback=True, slots=pool.spec.slots, load=float(own), occupied=float(best.own)
-    )
+def choose_blind(pool: PoolState, now: float) -> Choice:
+    """The least pressed endpoint, without telemetry that with the least of our own work. Only our
+    own books count: what telemetry said last is not believed."""
+    roster = pool.roster
+    roster.catch_up(now)
+    if (best := roster.top()) is not None:
+        own, all_own = float(best.own), float(roster.own)
+        return Choice(best, fallback=True, slots=roster.most, load=all_own, occupied=own)
+    return Choice(None, Reason.NO_ENDPOINT)
 
 
 def admits_blind(action: FallbackAction, priority: PriorityClass, demoted: bool) -> bool:

@@ -88,7 +88,7 @@ def look(ask: Ask, pools: Pools, settings: AdmissionSettings, now: float) -> Loo
             objections.add(reason, stage, view)
         if view is None:
             pool = pools.by_name[stage.pools[0].name]
-            view = seen(stage, pool, settings, choose_blind(pool), now)
+            view = seen(stage, pool, settings, choose_blind(pool, now), now)
             if view is None:
                 objections.add(Reason.NO_ENDPOINT, stage, None)
                 return objections.of(None)

@@ -6,6 +6,7 @@ from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.flows import Flow
 from ext_authz.admission.measures import Measures
 from ext_authz.admission.modes import Trust
+from ext_authz.admission.roster import Roster
 from ext_authz.admission.shares import Shares
 from ext_authz.admission.would_have import Spared
 from ext_authz.admission.yielding import StandBack
@@ -70,7 +71,16 @@ class Ask:
 class PoolState:
     """One pool's live numbers. Only the controller changes them."""
 
-    __slots__ = ("endpoints", "margin", "measures", "predictor", "shares", "spec", "trust")
+    __slots__ = (
+        "endpoints",
+        "margin",
+        "measures",
+        "predictor",
+        "roster",
+        "shares",
+        "spec",
+        "trust",
+    )
 
     def __init__(
         self,
@@ -80,6 +90,7 @@ class PoolState:
     ) -> None:
         self.spec = spec
         self.endpoints = endpoints
+        self.roster = Roster(spec, endpoints)
         self.shares = Shares(spec.slots)
         self.predictor = Predictor()
         self.margin = margin or MarginTuner(0.0, None)
@@ -213,19 +224,7 @@ class View:
 
     def risk_of(self, forecast: Forecast) -> float:
         """The chance (0..1) that the promises are broken if the forecast is right."""
-        ask, predictor, risk = self.ask, self.pool.predictor, 0.0
-        cool = self.endpoint.thermal_factor
-        if (budget_s := self.budget_s) is not None:
-            risk = predictor.e2e[forecast.queued].late(budget_s, forecast.e2e_s)
-        if ask.ttft_s is not None:
-            spread = predictor.ttft if predictor.tells_first else predictor.e2e
-            first = spread[forecast.queued].late(ask.ttft_s / cool, forecast.ttft_s)
-            risk = max(risk, first)
-        if ask.tpot_s is not None and ask.estimate.output_tokens > 1:
-            each_s = (forecast.e2e_s - forecast.ttft_s) / ask.estimate.output_tokens
-            rest = predictor.e2e[forecast.queued].late(ask.tpot_s / cool, max(each_s, 1e-6))
-            risk = max(risk, rest)
-        return risk
+        return risk_on(self, self.endpoint, forecast)
 
     def _kv_capacity(self) -> float | None:
         """The tokens that the pool can hold, if all its servers are like this one."""
@@ -257,6 +256,25 @@ class View:
             risk_ratio=self.risk,
             mode=Mode.PREDICTIVE if self.pool.trust.predicts else Mode.REACTIVE,
         )
+
+
+def risk_on(view: View, endpoint: EndpointState, forecast: Forecast) -> float:
+    """The chance (0..1) that the promises are broken on an endpoint of the pool if this forecast
+    for it is right."""
+    ask, predictor, risk = view.ask, view.pool.predictor, 0.0
+    cool = endpoint.thermal_factor
+    if ask.slo_s is not None:
+        budget_s = (ask.slo_s - view.margin_s) / cool
+        risk = predictor.e2e[forecast.queued].late(budget_s, forecast.e2e_s)
+    if ask.ttft_s is not None:
+        spread = predictor.ttft if predictor.tells_first else predictor.e2e
+        first = spread[forecast.queued].late(ask.ttft_s / cool, forecast.ttft_s)
+        risk = max(risk, first)
+    if ask.tpot_s is not None and ask.estimate.output_tokens > 1:
+        each_s = (forecast.e2e_s - forecast.ttft_s) / ask.estimate.output_tokens
+        rest = predictor.e2e[forecast.queued].late(ask.tpot_s / cool, max(each_s, 1e-6))
+        risk = max(risk, rest)
+    return risk
 
 
 def is_load_to_blame(risk: float, alone: float) -> bool:

@@ -99,7 +99,7 @@ def test_too_large_is_for_all_endpoints_or_not_at_all() -> None:
 
 def test_blind_choice_believes_only_our_own_books() -> None:
     """Without telemetry the last gauges are not used, and all slots are in question."""
-    choice = choose_blind(state((1.0, 0.0, NONE), (1.0, 50.0, NONE), own=(3, 1)))
+    choice = choose_blind(state((1.0, 0.0, NONE), (1.0, 50.0, NONE), own=(3, 1)), 100.0)
     assert choice.endpoint is not None
     assert choice.endpoint.spec.address == "p-1:80"
     assert (choice.fallback, choice.slots, choice.load) == (True, 16, 4.0)
@@ -107,7 +107,7 @@ def test_blind_choice_believes_only_our_own_books() -> None:
 
 def test_blind_choice_of_nothing() -> None:
     """A pool without endpoints has none to offer."""
-    assert choose_blind(state()).reason is Reason.NO_ENDPOINT
+    assert choose_blind(state(), 100.0).reason is Reason.NO_ENDPOINT
 
 
 @pytest.mark.parametrize(

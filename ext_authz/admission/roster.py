@@ -1,0 +1,195 @@
+"""The endpoints of one pool in order of how pressed they are, and what they carry together.
+
+PURE. A decision must not cost more because a pool has a thousand endpoints. So nothing is walked
+for it: what has changed since the last decision is brought up to date, and the least pressed is on
+top of a heap. That is exact while samples are fresh or held. While a load fades with its age it
+changes by itself: small pools are walked then, for large ones it is brought up to date every
+`REFRESH_S`.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from math import inf
+
+from ext_authz.admission.endpoints import EndpointState
+from ext_authz.settings import Pool
+from ext_authz.snapshot import EndpointSample
+
+# More are not looked at for one decision as long as there is one that can take it.
+FEW = 8
+# Pools of up to so many endpoints are walked whenever a load fades.
+SMALL = 16
+REFRESH_S = 0.05
+# Differences of times are rounded otherwise than their sums; what is this near is looked at.
+ROUNDING_S = 1e-6
+# Endpoints whose memory is full come after those that are merely busy, and those without
+# telemetry after all others.
+NO_MEMORY, NO_TELEMETRY = 1e3, 1e6
+# In place of the sample that was looked at last.
+_UNSEEN = "none yet"
+
+
+class _Entry:
+    """What an endpoint counted for when it was last looked at. `load` None: not believed."""
+
+    __slots__ = ("load", "own", "sample", "slots", "untold", "version")
+
+    def __init__(self) -> None:
+        self.load: float | None = None
+        self.sample: EndpointSample | str | None = _UNSEEN
+        self.own = 0
+        self.slots = 0
+        self.untold = 0.0
+        self.version = 0
+
+
+class Roster:
+    """`believed` endpoints, with `slots`, `load` and `untold` in all; `own` and `most` are the
+    requests and the slots of all endpoints, believed or not. `largest` is the request that the
+    largest of the believed ones can hold, in tokens, infinite while one of them does not tell;
+    `largest_away` that of all. Both may be too large for a while after an endpoint has shrunk."""
+
+    __slots__ = (
+        "_entries",
+        "_heap",
+        "_refreshed_s",
+        "_spec",
+        "_steady_until_s",
+        "_touched",
+        "believed",
+        "endpoints",
+        "largest",
+        "largest_away",
+        "load",
+        "most",
+        "own",
+        "slots",
+        "untold",
+    )
+
+    def __init__(self, spec: Pool, endpoints: tuple[EndpointState, ...]) -> None:
+        self.endpoints = endpoints
+        self._spec = spec
+        self._entries = [_Entry() for _ in endpoints]
+        self._heap: list[tuple[float, int, int]] = []
+        self._touched: dict[EndpointState, None] = {}
+        self._refreshed_s = -inf
+        # Until then nothing changes by itself.
+        self._steady_until_s = -inf
+        self._reset()
+        for index, endpoint in enumerate(endpoints):
+            endpoint.place, endpoint.touched = index, self._touched
+
+    def _reset(self) -> None:
+        self.believed = self.slots = self.own = self.most = 0
+        self.load = self.untold = self.largest = self.largest_away = 0.0
+
+    def top(self) -> EndpointState | None:
+        """The least pressed; of equals, the first in the file. `catch_up` comes first."""
+        heap, entries = self._heap, self._entries
+        while heap:
+            _, place, version = heap[0]
+            if entries[place].version == version:
+                return self.endpoints[place]
+            heappop(heap)
+        return None
+
+    def least(self, many: int, below: float = inf) -> list[EndpointState]:
+        """Up to `many` endpoints with a pressure `below` that, in the order of `top`."""
+        heap = self._heap
+        found: list[EndpointState] = []
+        taken: list[tuple[float, int, int]] = []
+        while len(found) < many and (endpoint := self.top()) is not None and heap[0][0] < below:
+            found.append(endpoint)
+            taken.append(heappop(heap))
+        for item in taken:
+            heappush(heap, item)
+        return found
+
+    def catch_up(self, now: float) -> None:
+        """Bring all numbers up to `now`."""
+        if now > self._steady_until_s and (
+            len(self.endpoints) <= SMALL or not 0.0 <= now - self._refreshed_s < REFRESH_S
+        ):
+            self._refresh(now)
+        elif self._touched:
+            touched = self._touched
+            for endpoint in touched:
+                self._update(endpoint, now)
+            touched.clear()
+            if not self.believed:
+                self.load = self.untold = 0.0
+            if len(self._heap) > 4 * len(self.endpoints) + 64:
+                self._tidy()
+
+    def _refresh(self, now: float) -> None:
+        """Look at all of them. Sums are made anew, so that rounding errors do not add up."""
+        self._refreshed_s = now
+        self._steady_until_s = inf
+        self._touched.clear()
+        self._reset()
+        for entry in self._entries:
+            entry.load, entry.sample = None, _UNSEEN
+            entry.own, entry.slots, entry.untold = 0, 0, 0.0
+        for endpoint in self.endpoints:
+            self._update(endpoint, now)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        entries = self._entries
+        self._heap = [item for item in self._heap if item[2] == entries[item[1]].version]
+        heapify(self._heap)
+
+    def _update(self, endpoint: EndpointState, now: float) -> None:
+        entry, spec, sample = self._entries[endpoint.place], self._spec, endpoint.sample
+        if entry.load is not None:
+            self.load -= entry.load
+            self.slots -= entry.slots
+            self.untold -= entry.untold
+            self.believed -= 1
+        load, own, slots = endpoint.believed(spec.staleness, now), endpoint.own, endpoint.limit
+        self.own += own - entry.own
+        self.most += slots - entry.slots
+        entry.load, entry.own, entry.slots, entry.untold = load, own, slots, endpoint.untold
+        entry.version += 1
+        if load is None:
+            pressure = NO_TELEMETRY + own / slots
+        else:
+            self.load += load
+            self.slots += slots
+            self.untold += entry.untold
+            self.believed += 1
+            pressure = self._pressure(endpoint, load, now)
+        heappush(self._heap, (pressure, endpoint.place, entry.version))
+        if sample is not entry.sample or endpoint.peers:
+            entry.sample = sample
+            self._told(endpoint, load is not None, now)
+
+    def _pressure(self, endpoint: EndpointState, load: float, now: float) -> float:
+        """What orders endpoints: the requests on its device for each slot."""
+        spec = self._spec
+        if endpoint.peers:
+            load += endpoint.peers_load(spec.staleness, now)
+        pressure = load / endpoint.limit
+        if endpoint.load >= 0.5:
+            kv_ratio = endpoint.kv_ratio_with(0, now - spec.staleness.lifetime_s)
+            if kv_ratio is not None and kv_ratio > spec.kv_guard_ratio:
+                pressure += NO_MEMORY
+        return pressure
+
+    def _told(self, endpoint: EndpointState, is_believed: bool, now: float) -> None:
+        """It, or one on its device, may have told something new."""
+        largest, staleness = endpoint.holds_tokens, self._spec.staleness
+        self.largest_away = max(self.largest_away, largest)
+        if not is_believed:
+            return
+        self.largest = max(self.largest, largest)
+        # Until when nothing of it changes unless it is told.
+        steady_s = staleness.fresh_s + staleness.hold_s - ROUNDING_S
+        until_s = self._steady_until_s
+        for each in (endpoint, *endpoint.peers):
+            if each.sample is not None and now <= each.sample.at_s + staleness.lifetime_s:
+                until_s = min(until_s, each.sample.at_s + steady_s)
+        gauge_s = endpoint.kv_at_s + staleness.lifetime_s
+        self._steady_until_s = min(until_s, gauge_s) if now <= gauge_s else until_s

@@ -1,0 +1,79 @@
+"""Where in a pool a request would go: to the endpoint on which it is least likely to be late.
+
+PURE, and changes nothing but what time has changed. The least pressed endpoint comes first. It is
+taken as it is while nothing is to be feared there. Else the next one is looked at as well, and of
+two that take the request the one with the lower risk is chosen (the power of two choices, by risk):
+it may be of slower silicon, throttled, or full of long prompts. One that objects is passed over
+for the next, so that a pool refuses only what none of the endpoints that were looked at would take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ext_authz.admission import foresight
+from ext_authz.admission.endpoints import EndpointState
+from ext_authz.admission.looking import instead
+from ext_authz.admission.roster import FEW
+from ext_authz.admission.selection import occupying
+from ext_authz.admission.view import View
+from ext_authz.model import Reason
+
+# Reasons that are about one endpoint; all others are about the pool, whichever is chosen.
+OF_ENDPOINT = frozenset({Reason.AT_CAPACITY, Reason.SLO_UNREACHABLE})
+
+
+@dataclass(slots=True)
+class Look:
+    """What was found of one pool: the `view`, None if nothing there can take the request; the
+    first `objection`, and the first that counts (`binding`). `waived`: a rule that is off would
+    have objected."""
+
+    view: View | None
+    objection: Reason | None = None
+    binding: Reason | None = None
+    waived: bool = False
+
+
+def best(found: Look, judge: Callable[[View], Look], now: float) -> Look:
+    """`found` of the least pressed endpoint, or what `judge` finds of a better one."""
+    view = found.view
+    if view is None or view.fallback:
+        return found
+    if found.objection is None:
+        return _safer(found, view, judge, now)
+    if found.objection not in OF_ENDPOINT:
+        return found
+    for endpoint, occupied in _others(view, FEW, now):
+        other = judge(instead(view, endpoint, occupied, now))
+        if other.objection is None:
+            return other
+        if found.binding is not None and other.binding is None:
+            found = other
+    return found
+
+
+def _safer(found: Look, view: View, judge: Callable[[View], Look], now: float) -> Look:
+    """`found`, or what is found of the next endpoint if the risk is lower there."""
+    risk = view.risk
+    # A pool that does not act on predictions has no forecast.
+    if view.forecast is None or not risk:
+        return found
+    for endpoint, occupied in _others(view, 2, now):
+        if foresight.glance(view, endpoint, occupied, now) < risk:
+            other = judge(instead(view, endpoint, occupied, now))
+            if other.objection is None:
+                return other
+    return found
+
+
+def _others(view: View, many: int, now: float) -> Iterator[tuple[EndpointState, float]]:
+    """Of the first so many endpoints those but the one of `view` that have telemetry, memory and
+    a free slot, and the requests on the device of each."""
+    pool, tokens = view.pool, view.ask.estimate.kv_tokens
+    for endpoint in pool.roster.least(many):
+        if endpoint is not view.endpoint and endpoint.load + 0.5 <= endpoint.limit:
+            occupied = occupying(endpoint, pool, tokens, now)
+            if occupied is not None and occupied + 0.5 <= endpoint.limit:
+                yield endpoint, occupied
