@@ -74,7 +74,7 @@ class JournalFile:
             self._metrics.count_times("journal_lines", len(lines), FAILED)
             if self._trouble is None:
                 log.error("journal cannot be written: %s %s", settings.file, why)
-            self._trouble = why
+            self._trouble, self._begun = why, None
             return
         self._begun = settings
         self._metrics.count_times("journal_lines", len(lines), WRITTEN)
@@ -96,6 +96,13 @@ def append(settings: JournalSettings, lines: list[str], head: str, anew: bool) -
         path.replace(path.with_name(path.name + ".1"))
         size = 0
     if anew or not size:
-        data = head.encode() + data
+        # What was torn off by a crash or a full disk stays a line of its own.
+        data = (b"\n" if size and not _ends_a_line(path) else b"") + head.encode() + data
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as file:
         file.write(data)
+
+
+def _ends_a_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"

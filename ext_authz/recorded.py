@@ -143,8 +143,8 @@ class Reader:
     # Unix time less monotonic time, of the stretch being read.
     _offset_s: float | None = None
 
-    def take(self, line: str, where: str, last: bool) -> None:
-        """One line, which `where` (file:line) names; `last` of its file."""
+    def take(self, line: str, where: str) -> None:
+        """One line, which `where` (file:line) names."""
         value = _object(line)
         begins = value is not None and "journal" in value
         if self._bad is not None:
@@ -154,8 +154,6 @@ class Reader:
             self.torn, self._bad = self.torn + 1, None
         if value is None:
             self._bad = RecordError(f"{where}: is no JSON object; delete the line")
-            if last:
-                self.torn, self._bad = self.torn + 1, None
             return
         cell = _Cell(value, where)
         if begins:
@@ -168,6 +166,11 @@ class Reader:
             self._carried(cell)
         else:
             self.requests.append(_request(cell, self._offset_s))
+
+    def end_file(self) -> None:
+        """A file is over: its last line may be torn."""
+        if self._bad is not None:
+            self.torn, self._bad = self.torn + 1, None
 
     def recording(self) -> Recording:
         """All that was taken, in order."""

@@ -67,14 +67,17 @@ def read(paths: Sequence[Path]) -> Recording:
     if sum(path.stat().st_size for path in paths) > MOST_BYTES:
         raise RecordError(f"{paths[0]}: over {MOST_BYTES >> 20} MiB in all; give fewer files")
     for path in paths:
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        except UnicodeDecodeError as error:
-            raise RecordError(f"{path}: not text in UTF-8; give a file of the journal") from error
-        for number, line in enumerate(lines, start=1):
-            reader.take(line, f"{path}:{number}", last=number == len(lines))
-        if len(reader.requests) > MOST_REQUESTS:
-            raise RecordError(f"{path}: more than {MOST_REQUESTS} requests; give fewer files")
+        with path.open(encoding="utf-8") as lines:
+            try:
+                for number, line in enumerate(lines, start=1):
+                    reader.take(line, f"{path}:{number}")
+                    if len(reader.requests) > MOST_REQUESTS:
+                        raise RecordError(
+                            f"{path}:{number}: more than {MOST_REQUESTS} requests; give fewer files"
+                        )
+            except UnicodeDecodeError as error:
+                raise RecordError(f"{path}: not text in UTF-8; give a file of ours") from error
+        reader.end_file()
     recording = reader.recording()
     if not recording.requests:
         raise RecordError(f"{paths[0]}: no requests; record some")

@@ -60,5 +60,6 @@ def taken(*lines: str) -> Recording:
     """What is read of one file of these lines."""
     reader = Reader()
     for number, line in enumerate(lines, start=1):
-        reader.take(line, f"j:{number}", last=number == len(lines))
+        reader.take(line, f"j:{number}")
+    reader.end_file()
     return reader.recording()

@@ -179,6 +179,17 @@ def test_a_full_file_is_put_aside_and_both_can_be_read(tmp_path: Path) -> None:
     assert told.torn == 0
 
 
+def test_what_a_crash_tore_off_spoils_no_other_line(tmp_path: Path) -> None:
+    """The next process begins on a line of its own."""
+    path = tmp_path / "j"
+    head = head_line(1000.0, 0.0, 1.0)
+    append(settings_at(path), [LINE, LINE[:20]], head, anew=True)
+    append(settings_at(path), [LINE], head, anew=True)
+    append(settings_at(path), [LINE], head, anew=False)
+    told = read([path])
+    assert (len(told.requests), told.torn) == (3, 1)
+
+
 class Clock:
     """Stands still."""
 

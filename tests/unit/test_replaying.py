@@ -53,7 +53,7 @@ def test_a_replay_is_printed(
         ("\n", "no requests; record some"),
         ("{}\n{}\n", "j:1: comes before the line that a journal begins with; give its whole file"),
         (head_line(0.0, 0.0, 1.0) + '{"t": 1}\n', "j:2: did: is not a text"),
-        ("\udcff", "not text in UTF-8; give a file of the journal"),
+        ("\udcff", "not text in UTF-8; give a file of ours"),
     ],
 )
 def test_a_journal_that_cannot_be_read(
