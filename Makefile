@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo up test test-gpu test-real test-triton test-vllm check bench render lock clean
+.PHONY: help demo up test test-gpu test-real test-triton test-vllm check bench scenarios render lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
@@ -45,6 +45,9 @@ check: $(READY) ## format, lint, types, architecture
 
 bench: $(READY) ## speed, as ratios taken in one run
 	@$(BIN)/python -m tests.benchmarks
+
+scenarios: $(READY) ## overload in virtual time, every scenario with each guard off in turn; writes docs/scenarios.md (minutes)
+	@$(BIN)/python -m loadtest.scenarios --guards --write
 
 render: $(READY) ## envoy/envoy.yaml again from envoy/config.yaml
 	@$(BIN)/ext-authz render envoy --config envoy/config.yaml > envoy/envoy.yaml

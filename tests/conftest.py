@@ -7,6 +7,17 @@ from ctypes.util import find_library
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """A run in virtual time that failed is played again, or another one, by its seed."""
+    parser.addoption("--seed", type=int, default=1, help="of scenarios in virtual time")
+
+
+@pytest.fixture(scope="session")
+def seed(pytestconfig: pytest.Config) -> int:
+    """The seed of scenarios in virtual time."""
+    return int(pytestconfig.getoption("--seed"))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say aloud what could not run: a skip must never look like a pass.
 

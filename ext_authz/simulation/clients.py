@@ -14,6 +14,8 @@ from random import Random
 LONG_TIMES, LONGEST_TOKENS = 8, 3500
 # Bytes of a prompt and of an answer for each token; a gate does not know them beforehand.
 PROMPT_BYTES, ANSWER_BYTES = (3.5, 5.0), (4.0, 5.0)
+# How long those wait who are told nothing, or do not listen.
+UNTOLD_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class Retrying(Enum):
     OBEY = "obey"
     # Comes back at once, whatever it was told.
     HAMMER = "hammer"
+    # Comes back after a second, as one that is told nothing.
+    UNTOLD = "untold"
     # Comes back when it was told to, but on the whole second, as all others do.
     TOGETHER = "together"
 
@@ -111,6 +115,8 @@ class Client:
             return now + self.hammer_s
         if self.retries is Retrying.OBEY:
             return now + after_s
+        if self.retries is Retrying.UNTOLD:
+            return now + UNTOLD_S
         if self.retries is Retrying.TOGETHER:
             return math.floor(now) + max(1.0, math.ceil(after_s))
         return None

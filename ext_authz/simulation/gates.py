@@ -5,7 +5,7 @@ PURE.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
 from random import Random
@@ -35,6 +35,8 @@ from ext_authz.snapshot import EndpointSample
 
 # A server's load that is not ours, beyond which its counters tell of others' requests.
 FOREIGN_RATIO = 0.1
+# The verdict on what is decided later. A controller that holds nothing has no such word.
+HOLD = "hold"
 
 
 class Gate(Protocol):
@@ -114,6 +116,7 @@ class ControllerGate:
         self.asking = Asking(settings)
         self.controller = Controller(settings, rng, 0.0)
         self._teach = teach
+        self._held: dict[str, Ask] = {}
 
     def arrive(self, life: Life, now: float) -> Decision:
         """See `Gate`."""
@@ -126,20 +129,19 @@ class ControllerGate:
         if isinstance(ask, Decision):
             return ask
         decision = self.controller.arrive(ask, now)
-        if decision.endpoint is not None:
-            self.asking.costs.sent(decision.endpoint, ask.request, ask.estimate, ask.priced_as)
+        if decision.verdict == HOLD:
+            self._held[life.id] = ask
+        else:
+            self._sent(ask, decision)
         return decision
 
     def ended(self, life: Life, outcome: Outcome, now: float) -> None:
-        """See `Gate`. The log's durations are believed, its clock is not: an end is dated from
-        what was booked."""
-        charged = self.controller.ledger.find(outcome.reservation_id)
+        """See `Gate`."""
+        if outcome.ended_s is not None and outcome.ended_s > now:
+            outcome = replace(outcome, ended_s=now)
+        charged = self.controller.settle(outcome, now)
         if charged is None or charged.ask is None:
             return
-        waited_s = life.began_s - life.arrived_s
-        ended_s = charged.opened_s + outcome.duration_s - waited_s
-        outcome = replace(outcome, ended_s=max(charged.opened_s, min(now, ended_s)))
-        self.controller.settle(outcome, now)
         ask, costs = charged.ask, self.asking.costs
         address = charged.endpoint.spec.address
         costs.answered(address, ask.request, ask.estimate, ask.priced_as, outcome)
@@ -161,20 +163,32 @@ class ControllerGate:
 
     def cancel(self, id_: str, now: float) -> None:
         """See `Gate`."""
+        self._held.pop(id_, None)
         self.controller.cancel(id_, now)
 
     def deadline(self) -> float:
         """See `Gate`."""
-        return inf
+        ask: Callable[[], float] | None = getattr(self.controller, "next_deadline", None)
+        return inf if ask is None else ask()
 
-    def dispatched(self, now: float) -> list[tuple[str, Decision]]:  # noqa: ARG002
+    def dispatched(self, now: float) -> list[tuple[str, Decision]]:
         """See `Gate`."""
-        return []
+        ask: Callable[[float], list[tuple[str, Decision]]] | None
+        ask = getattr(self.controller, "dispatched", None)
+        decided = [] if ask is None else ask(now)
+        for id_, decision in decided:
+            if (held := self._held.pop(id_, None)) is not None:
+                self._sent(held, decision)
+        return decided
 
     def reconfigure(self, settings: AdmissionSettings, now: float) -> None:
         """See `Gate`."""
         self.asking.reconfigure(settings)
         self.controller.reconfigure(settings, now)
+
+    def _sent(self, ask: Ask, decision: Decision) -> None:
+        if decision.endpoint is not None:
+            self.asking.costs.sent(decision.endpoint, ask.request, ask.estimate, ask.priced_as)
 
     def _learned(
         self, life: Life, charged: Reservation, outcome: Outcome, expected: Work, now: float

@@ -51,9 +51,9 @@ class Life:
     """One try of one request, meant for `pool`.
 
     `wished_s` is when it was first tried, `arrived_s` when it came this time, `began_s` when it was
-    sent on; `predicted_s` is what the gate expected end to end, of `slo_s` promised; `ended_s` and
-    `e2e_s` are known when it is over, as its client sees it. `ok`: served to its end. `work_s` as
-    in `Ended`.
+    sent on, `opened_s` that by the gate's clock; `predicted_s` is what the gate expected end to
+    end, of `slo_s` promised; `ended_s` and `e2e_s` are known when it is over, as its client sees
+    it. `ok`: served to its end. `work_s` as in `Ended`.
     """
 
     id: str
@@ -65,6 +65,7 @@ class Life:
     pool: str = ""
     server: Server | None = None
     began_s: float = inf
+    opened_s: float = inf
     predicted_s: float | None = None
     slo_s: float = inf
     output_tokens: int = 0

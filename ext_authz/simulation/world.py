@@ -13,20 +13,20 @@ from itertools import count
 from math import inf
 from random import Random
 
-from ext_authz.model import Decision, Outcome, Verdict
+from ext_authz.model import Decision, Outcome, Reason, Verdict
 from ext_authz.settings import AdmissionSettings
-from ext_authz.simulation.clients import ANSWER_BYTES, PROMPT_BYTES, STEADY, Client
-from ext_authz.simulation.gates import Gate
+from ext_authz.simulation.clients import ANSWER_BYTES, PROMPT_BYTES, STEADY, UNTOLD_S, Client
+from ext_authz.simulation.gates import HOLD, Gate
 from ext_authz.simulation.records import Records
-from ext_authz.simulation.schedule import Schedule
+from ext_authz.simulation.schedule import Action, Schedule
 from ext_authz.simulation.servers import Backend, Life, Server
 from ext_authz.simulation.ways import OFTEN, SOON, STALL, LogWay, Scrapes
 from ext_authz.snapshot import EndpointSample
 
 # As often as the process looks at the clock by itself.
 TICK_S = 0.25
-# A refusal without a hint is taken to mean this.
-UNTOLD_RETRY_S = 1.0
+# What the proxy says for a gate that does not answer.
+UNANSWERED = Decision(Verdict.REJECT, Reason.OVERLOADED, Verdict.REJECT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class Simulation(Schedule):
 
     `log_cut`: no entries come; what ends meanwhile is never told. `blind`: no pages come. `rates`
     are requests a second by client; `reshape` may change each page on its way. `skew_s` is by how
-    much the gate's clock is ahead of true time.
+    much the gate's clock is ahead of true time; until `stalled_s` it does nothing at all: who asks
+    is turned away by the proxy, and news waits.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Simulation(Schedule):
         self.rates = {client.name: client.rate_rps for client in traffic.clients}
         self.log_cut = self.blind = False
         self.skew_s = 0.0
+        self.stalled_s = -inf
         self.reshape: Callable[[EndpointSample], EndpointSample] = lambda sample: sample
         self.look: Callable[[Server], None] = lambda _: None
         self._running: Counter[str] = Counter()
@@ -91,7 +93,7 @@ class Simulation(Schedule):
         self._advance(server)
         server.up = up
         for life in server.replace(backend):
-            self._over(life, Outcome(life.id, 503, 0.0, address, upstream_reset=True))
+            self._over(life, 503, reset=True)
 
     def reconfigure(self, settings: AdmissionSettings) -> None:
         """Another configuration, with the same endpoints."""
@@ -119,9 +121,8 @@ class Simulation(Schedule):
         now = self.now
         life = Life(f"r{next(self._ids)}", client, tokens, size_bytes, wished_s, now)
         self.records.came(life, now)
-        decision = self.gate.arrive(life, now + self.skew_s)
-        # The gate that knows no holding has no word for it yet.
-        if decision.verdict == "hold":
+        decision = UNANSWERED if now < self.stalled_s else self.gate.arrive(life, now + self.skew_s)
+        if decision.verdict == HOLD:
             self.records.held += 1
             self._held[life.id] = life
             self._arm()
@@ -136,12 +137,12 @@ class Simulation(Schedule):
             return
         evidence = decision.evidence
         life.predicted_s = evidence.predicted_s if evidence else None
-        life.began_s = self.now
+        life.began_s, life.opened_s = self.now, self.now + self.skew_s
         server = life.server = self.servers[decision.endpoint]
         self.records.lives.append(life)
         self._advance(server)
         if not server.take(life, self.now):
-            self._over(life, Outcome(life.id, 503, 0.0, server.address))
+            self._over(life, 503)
             return
         self._running[server.pool] += 1
         self.records.inside(server.pool, self._running[server.pool], self.now)
@@ -151,7 +152,7 @@ class Simulation(Schedule):
         life.over = True
         client, now = life.client, self.now
         self.records.turned_away(life, decision.reason, now)
-        after_s = decision.retry.after_s if decision.retry else UNTOLD_RETRY_S
+        after_s = decision.retry.after_s if decision.retry else UNTOLD_S
         again_s = client.next_try_s(now, after_s)
         if again_s is not None and again_s <= life.wished_s + client.gives_up_s:
             self.at(
@@ -171,7 +172,7 @@ class Simulation(Schedule):
         if server is not None:
             self._advance(server)
             if server.drop(life, self.now):
-                self._over(life, Outcome(life.id, 200, 0.0, server.address, client_left=True))
+                self._over(life, left=True)
 
     # -- held requests --------------------------------------------------------------------
 
@@ -202,7 +203,7 @@ class Simulation(Schedule):
 
     def _advance(self, server: Server) -> None:
         for life in server.ended(self.now):
-            self._over(life, Outcome(life.id, 200, 0.0, server.address))
+            self._over(life)
 
     def _wake(self, server: Server) -> None:
         """Be there when the server's next event is. One look at a time is under way."""
@@ -220,7 +221,7 @@ class Simulation(Schedule):
 
     # -- news -----------------------------------------------------------------------------
 
-    def _over(self, life: Life, outcome: Outcome) -> None:
+    def _over(self, life: Life, status: int = 200, left: bool = False, reset: bool = False) -> None:
         """A request has ended just now: its entry sets out."""
         life.over = True
         life.ended_s, life.e2e_s = self.now, self.now - life.arrived_s
@@ -233,22 +234,39 @@ class Simulation(Schedule):
         lag_s = log.lag_s + chance.random() * log.flush_s
         lost, doubled, stalled = (chance.random() for _ in range(3))
         answer_bytes = int(life.output_tokens * chance.uniform(*ANSWER_BYTES))
-        times = STALL if outcome.completed and stalled < log.stalled_ratio else 1.0
+        times = STALL if life.ok and stalled < log.stalled_ratio else 1.0
         duration_s = life.e2e_s * times
         ended_s = life.arrived_s + duration_s
-        told = replace(outcome, duration_s=duration_s, response_bytes=answer_bytes)
         if self.log_cut or lost < log.lost_ratio:
             return
+        address = life.server.address if life.server else None
+        # An end is dated from what was booked: the log's durations are believed, its clock is not.
+        dated_s = life.opened_s + duration_s - (life.began_s - life.arrived_s)
+        told = Outcome(
+            life.id, status, duration_s, address, left, reset,
+            ended_s=dated_s, response_bytes=answer_bytes,
+        )  # fmt: skip
         self.at(ended_s + lag_s, lambda: self._told(life, told))
         if doubled < log.doubled_ratio:
             self.at(ended_s + 2.0 * lag_s, lambda: self._told(life, told))
 
     def _told(self, life: Life, outcome: Outcome) -> None:
+        if self._waits(lambda: self._told(life, outcome)):
+            return
         if not self.log_cut:
             self.gate.ended(life, outcome, self.now + self.skew_s)
             self._dispatch()
 
+    def _waits(self, action: Action) -> bool:
+        """Whether the gate is stalled; then it is for later."""
+        if self.now < self.stalled_s:
+            self.at(self.stalled_s, action)
+            return True
+        return False
+
     def _tick(self) -> None:
+        if self._waits(self._tick):
+            return
         self.gate.tick(self.now + self.skew_s)
         self._dispatch()
         self.at(self.now + TICK_S, self._tick)
@@ -268,5 +286,7 @@ class Simulation(Schedule):
         self.at(self.now + scrapes.lag_s, lambda: self._observe(page))
 
     def _observe(self, page: EndpointSample) -> None:
+        if self._waits(lambda: self._observe(page)):
+            return
         self.gate.observe(self.reshape(page))
         self._dispatch()

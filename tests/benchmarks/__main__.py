@@ -25,6 +25,7 @@ from tests.benchmarks.names import ROOT
 from tests.benchmarks.outcomes import Outcomes
 from tests.benchmarks.scraping import TELEMETRY, fleet_costs, page_costs
 from tests.benchmarks.servers import Server, running_servers
+from tests.benchmarks.simulation import SIMULATION, simulation_costs
 from tests.benchmarks.stages import stage_us
 
 ROUNDS = 5
@@ -41,7 +42,7 @@ def main() -> None:
         result["stage_us"] = stage_us(Path(folder) / "gate.yaml")
     with tempfile.TemporaryDirectory() as folder:
         result |= page_costs() | fleet_costs(Path(folder)) | backlog_costs(Path(folder))
-        result |= learning_costs(Path(folder)) | arrive_costs()
+        result |= learning_costs(Path(folder)) | arrive_costs() | simulation_costs()
     result["verdicts"] = dict(verdicts)
     out = ROOT / "build" / "bench.json"
     out.parent.mkdir(exist_ok=True)
@@ -120,7 +121,7 @@ def _print(result: dict[str, Any]) -> None:
         print(f"{name:20} {result[name]:>8}  at {result['open_loop_rps']} calls/s")
     print("busy:", ", ".join(f"{k} {v:.0%}" for k, v in result["busy_ratio"].items()))
     print("verdicts:", ", ".join(f"{k} {v}" for k, v in sorted(result["verdicts"].items())))
-    for name in (*TELEMETRY, *BACKLOG, *LEARNING):
+    for name in (*TELEMETRY, *BACKLOG, *LEARNING, *SIMULATION):
         print(f"{name:26} {result[name]:>8}")
     for name in ("estimate_us", "arrive_us"):
         print(f"{name}:", ", ".join(f"{k} {v}" for k, v in result[name].items()))

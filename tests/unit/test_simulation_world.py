@@ -246,3 +246,18 @@ def test_a_level_remembers_its_peaks(seed: int) -> None:
 
     most = level.most(from_s, to_s)
     assert truth(from_s, to_s) <= most <= truth(from_s - PEAK_S, to_s + PEAK_S)
+
+
+def test_a_stalled_gate_decides_nothing_and_hears_all_later() -> None:
+    """For two seconds whoever asks is turned away, and what ends is told when the gate is back."""
+    gate = ScriptedGate("admit")
+    world = simulated(gate, Client("a", 20.0))
+    world.run(5.0)
+    inside = {life.id for life in world.servers["s"].live.values()}
+    world.stalled_s = 7.0
+    world.run(6.9)
+    assert world.servers["s"].running == 0
+    assert not inside & set(gate.told)
+    assert world.records.reasons[Reason.OVERLOADED] > 20
+    world.run(7.0)
+    assert inside <= set(gate.told)
