@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from urllib.parse import quote
 
-from ext_authz.model import Api, Decision, LimitState, Reason, RetryHint
-
-Header = tuple[str, str]
+from ext_authz.model import Api, Decision, Reason, RetryHint
+from ext_authz.serving.retry_headers import Header, retry_headers
 
 # google.rpc codes.
 _INVALID_ARGUMENT, _NOT_FOUND, _PERMISSION_DENIED, _RESOURCE_EXHAUSTED = 3, 5, 7, 8
@@ -23,9 +21,6 @@ _INTERNAL, _UNAVAILABLE, _UNAUTHENTICATED = 13, 14, 16
 
 # A refusal that names no wait still needs one: a client without a hint returns at once.
 _UNHINTED = RetryHint(after_s=1.0, jitter_s=0.0)
-_LARGEST_STRUCTURED_INTEGER = 999_999_999_999_999  # RFC 9651, 3.3.1
-_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
-_LONGEST_VALUE = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,35 +208,14 @@ def fixed_headers(reason: Reason, api: Api, message: str | None = None) -> tuple
 def varying_headers(decision: Decision, api: Api, cap_s: float) -> list[Header]:
     """The headers that depend on when and on which limit; no name of `fixed_headers`.
 
-    `cap_s` is a backstop for a wait that is absurd or not a number.
+    `cap_s` is a backstop, as in `retry_headers`.
     """
     answer = ANSWERS[decision.reason]
     if not answer.retry:
         return []
-    hint = decision.retry or _UNHINTED
-    wait_ms = str(round(1000 * _bounded(hint.after_s, cap_s)))
-    headers = [
-        ("retry-after", str(retry_after_header(hint.after_s, cap_s))),
-        ("retry-after-ms", wait_ms),
-        ("x-gpu-retry-jitter-ms", str(round(1000 * _bounded(hint.jitter_s, cap_s)))),
-    ]
-    if decision.limit is not None and answer.http_status == 429:
-        headers += limit_headers(decision.limit)
-    if api is Api.GRPC:
-        headers.append(("grpc-retry-pushback-ms", wait_ms))
-    return headers
-
-
-def limit_headers(limit: LimitState) -> list[Header]:
-    """`ratelimit-policy` and `ratelimit` as draft-ietf-httpapi-ratelimit-headers defines them.
-
-    A limit without a window, such as a number of requests at once, names none.
-    """
-    name = clean(limit.name).replace("\\", "\\\\").replace('"', '\\"')
-    window_s = _integer(limit.window_s, up=True)
-    policy = f'"{name}";q={_integer(limit.limit)}' + (f";w={window_s}" if window_s else "")
-    state = f'"{name}";r={_integer(limit.remaining)};t={_integer(limit.reset_s, up=True)}'
-    return [("ratelimit-policy", policy), ("ratelimit", state)]
+    # A 503 is about servers: no limit of the caller's.
+    limit = decision.limit if answer.http_status == 429 else None
+    return retry_headers(decision.retry or _UNHINTED, limit, api, cap_s)
 
 
 def error_body(reason: Reason, api: Api, message: str | None = None) -> str:
@@ -265,30 +239,3 @@ def error_body(reason: Reason, api: Api, message: str | None = None) -> str:
     if api is Api.GRPC:
         return told
     return json.dumps({"message": told, "reason": reason.value})
-
-
-def retry_after_header(wait_s: float, cap_s: float) -> int:
-    """Whole seconds, rounded up, from 1 to `cap_s` (finite, at least 1).
-
-    RFC 9110, 10.2.3 allows no fractions. A wait that is not a number counts as the longest.
-    """
-    return max(1, min(math.ceil(_bounded(wait_s, cap_s)), int(cap_s)))
-
-
-def clean(value: str) -> str:
-    """`value` made safe for a header: a line break there would leave Envoy's client hanging."""
-    return _UNPRINTABLE.sub("?", value)[:_LONGEST_VALUE]
-
-
-def _bounded(wait_s: float, cap_s: float) -> float:
-    # Written so that a NaN, which compares as false, gives the cap.
-    return max(0.0, wait_s) if wait_s < cap_s else cap_s
-
-
-def _integer(value: float, *, up: bool = False) -> int:
-    """`value` as a structured-field integer that is not negative; unknown is 0."""
-    if math.isnan(value) or value <= 0:
-        return 0
-    if value >= _LARGEST_STRUCTURED_INTEGER:
-        return _LARGEST_STRUCTURED_INTEGER
-    return math.ceil(value) if up else math.floor(value)

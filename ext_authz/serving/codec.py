@@ -12,8 +12,6 @@ from ext_authz.errors import CodecError
 from ext_authz.model import Api, Decision, HttpCall, Reason, Verdict
 from ext_authz.serving.answers import (
     ANSWERS,
-    Header,
-    clean,
     error_body,
     fixed_headers,
     too_large,
@@ -22,6 +20,7 @@ from ext_authz.serving.answers import (
 from ext_authz.serving.entries import AccessLogEntry, read_entry
 from ext_authz.serving.log_frames import compile_frames, entry_class
 from ext_authz.serving.metadata import MetadataWriter
+from ext_authz.serving.retry_headers import Header, clean
 from ext_authz.serving.tap_read import AnswerPart, read_part
 from ext_authz.serving.wire import Wire
 

@@ -23,6 +23,7 @@ from tests.benchmarks.learning import LEARNING, learning_costs
 from tests.benchmarks.load import Run, closed_loop, open_loop
 from tests.benchmarks.names import ROOT
 from tests.benchmarks.outcomes import Outcomes
+from tests.benchmarks.refusing import refusal_costs
 from tests.benchmarks.scraping import TELEMETRY, fleet_costs, page_costs
 from tests.benchmarks.servers import Server, running_servers
 from tests.benchmarks.simulation import SIMULATION, simulation_costs
@@ -40,6 +41,7 @@ def main() -> None:
         result = _throughput(*servers, verdicts)
         result |= _latency(*servers, result["check_rps"] / 2, verdicts)
         result["stage_us"] = stage_us(Path(folder) / "gate.yaml")
+        result |= refusal_costs(Path(folder) / "gate.yaml")
     with tempfile.TemporaryDirectory() as folder:
         result |= page_costs() | fleet_costs(Path(folder)) | backlog_costs(Path(folder))
         result |= learning_costs(Path(folder)) | arrive_costs() | simulation_costs()
@@ -123,7 +125,7 @@ def _print(result: dict[str, Any]) -> None:
     print("verdicts:", ", ".join(f"{k} {v}" for k, v in sorted(result["verdicts"].items())))
     for name in (*TELEMETRY, *BACKLOG, *LEARNING, *SIMULATION):
         print(f"{name:26} {result[name]:>8}")
-    for name in ("estimate_us", "arrive_us"):
+    for name in ("estimate_us", "arrive_us", "refused_us"):
         print(f"{name}:", ", ".join(f"{k} {v}" for k, v in result[name].items()))
     for stage, us in result["stage_us"].items():
         print(f"  {stage:20} {us:>8.1f} us")

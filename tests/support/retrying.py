@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ext_authz.admission.view import Caller
 from ext_authz.model import Decision
-from ext_authz.serving.answers import retry_after_header
+from ext_authz.serving.retry_headers import retry_after_header
 from tests.support.world import World
 
 # When a client comes back: from its refusal and the time, in how many seconds.

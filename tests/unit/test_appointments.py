@@ -14,7 +14,7 @@ from ext_authz.admission.appointments import LEAST_SPARE_RATIO, MOST_LINES, Appo
 from ext_authz.admission.buckets import TokenBucket
 from ext_authz.admission.view import NOBODY, Caller
 from ext_authz.model import RetryHint
-from ext_authz.serving.answers import retry_after_header
+from ext_authz.serving.retry_headers import retry_after_header
 
 CAP_S = 60.0
 YEAR_S = 86_400.0 * 365

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ext_authz.admission.ledger import Ledger
 from ext_authz.admission.tenant_limits import Breach, TenantLimitBook
 from ext_authz.model import Reason
-from ext_authz.serving.answers import limit_headers
+from ext_authz.serving.retry_headers import limit_headers
 from ext_authz.settings import Tenant, TenantLimits
 from tests.support.world import request_type, tenant
 
@@ -151,7 +151,7 @@ def test_a_bound_on_how_many_run_names_no_window() -> None:
         Reason.TENANT_CONCURRENCY,
         Reason.TYPE_CONCURRENCY,
     ]
-    assert [b and limit_headers(b.limit)[0][1] for b in (mine, of_type)] == [
+    assert [b and limit_headers(b.limit, 1.0)[0][1] for b in (mine, of_type)] == [
         '"concurrency";q=2',
         '"concurrency";q=3',
     ]
