@@ -30,11 +30,12 @@ UNUSABLE = frozenset({Freshness.STALE, Freshness.NEVER})
 @dataclass(slots=True)
 class _Watched:
     """What was last said of a pool's telemetry, and since when that may be judged; how often it
-    had changed between predictions and gauges."""
+    had changed between predictions and gauges; whether it was said that Envoy goes its own way."""
 
     since_s: float
     lost_s: float | None = None
     switches: int = 0
+    mismatched: bool = False
 
 
 class Lookout:
@@ -60,6 +61,7 @@ class Lookout:
         for name, pool in pools.items():
             watched = self._watched.setdefault(name, _Watched(now))
             self._tell_footing(name, watched)
+            self._tell_mismatch(name, watched)
             if not self._is_lost(pool, now):
                 if watched.lost_s is not None:
                     log.warning(
@@ -92,6 +94,23 @@ class Lookout:
             "acts on predictions" if footing.predicts else "predictions are off, gauges decide",
             100.0 * (seen.median_error_ratio if seen else 0.0),
         )
+
+    def _tell_mismatch(self, name: str, watched: _Watched) -> None:
+        seen = self._gate.mismatches.of(name)
+        if seen is None or seen.frequent is watched.mismatched:
+            return
+        watched.mismatched = seen.frequent
+        if seen.frequent:
+            log.warning(
+                "pool %s: Envoy sends %.0f %% of requests to another endpoint than the gate names,"
+                " the last one to %s instead of %s: both need the same endpoints",
+                name,
+                100.0 * seen.ratio,
+                seen.served,
+                seen.charged,
+            )
+        else:
+            log.warning("pool %s: Envoy sends requests where the gate says again", name)
 
     def lost(self) -> tuple[str, ...]:
         """Pools without an endpoint whose telemetry can be acted on, in file order."""
@@ -140,6 +159,7 @@ class Lookout:
                     for e in pool.endpoints
                 },
                 "telemetry_lost": self._is_lost(pool, now),
+                "mismatches": self._mismatches(name),
                 "measures": scoreboard.page(self._gate.controller.pools.by_name[name], now),
             }
             for name, pool in self._gate.settings.admission.pools.items()
@@ -163,6 +183,14 @@ class Lookout:
             "pools": dict(said.pools),
             "tenants": dict(said.tenants),
         }
+
+    def _mismatches(self, name: str) -> dict[str, Any]:
+        """Requests that Envoy sent to another endpoint than the gate named."""
+        seen = self._gate.mismatches.of(name)
+        if seen is None:
+            return {"ratio": 0.0}
+        last = {"named": seen.charged, "served": seen.served}
+        return {"ratio": round(seen.ratio, 4), "last": last}
 
     def _worker(self) -> dict[str, Any] | None:
         worker = self._fleet.worker

@@ -14,6 +14,7 @@ from random import Random
 from ext_authz.admission import enforcing, foresight, judging, paying, stages
 from ext_authz.admission.answers import why_admitted
 from ext_authz.admission.booking import book
+from ext_authz.admission.elsewhere import ran_elsewhere
 from ext_authz.admission.endpoints import EndpointState, seat
 from ext_authz.admission.ledger import Ledger, Reservation
 from ext_authz.admission.measures import is_tried
@@ -153,10 +154,14 @@ class Controller:
         reservation.release(now, outcome.ended_s)
         self._settled_s = now
         paying.settle(reservation, outcome, now)
+        elsewhere = ran_elsewhere(reservation, outcome)
+        if elsewhere and reservation.stay is not None:
+            # What was promised of another endpoint says nothing of the margin.
+            reservation.stay.promised = False
         judging.judge(self.pools.by_name.get(reservation.pool), reservation, outcome, now)
         if outcome.ended_s is not None:
             self.report_lag.add(now - outcome.ended_s)
-        if outcome.completed and reservation.whole is None:
+        if outcome.completed and reservation.whole is None and not elsewhere:
             reservation.endpoint.finished(outcome.duration_s, now)
         return reservation
 
@@ -165,20 +170,31 @@ class Controller:
         comes first, for all that wait; learning may come later, or for a sample only, if
         `pass_over` is told of the others."""
         pool = self.pools.by_name.get(reservation.pool)
-        if reservation.whole is not None:
+        if ran_elsewhere(reservation, outcome):
+            self._learn_nothing(reservation)
+        elif reservation.whole is not None:
             stages.learn(reservation.whole, outcome)
         elif pool is not None:
             judging.compare(pool, reservation, outcome)
             foresight.learn(pool, reservation, outcome, work)
+        if reservation.whole is None and pool is not None:
             paying.correct(reservation, outcome, work)
 
     def pass_over(self, reservation: Reservation, outcome: Outcome) -> None:
         """A request that `settle` has ended will not be learned from: one of too many."""
         pool = self.pools.by_name.get(reservation.pool)
-        if reservation.whole is not None:
+        if ran_elsewhere(reservation, outcome):
+            self._learn_nothing(reservation)
+        elif reservation.whole is not None:
             stages.pass_over(reservation.whole, outcome)
         elif pool is not None:
             foresight.pass_over(pool, reservation, outcome)
+
+    def _learn_nothing(self, reservation: Reservation) -> None:
+        """Nobody will tell what would have become of a request where it was sent."""
+        pool = self.pools.by_name.get(reservation.pool)
+        if pool is not None and reservation.stay is not None:
+            foresight.forget(pool, reservation.stay)
 
     def first_token(self, reservation_id: str, at_s: float) -> None:
         """The first token of a request came at `at_s`; nothing if it is not open."""
@@ -214,9 +230,7 @@ class Controller:
         while (reservation := self.ledger.expired(now)) is not None:
             self.expired_total += 1
             reservation.release(now)
-            pool = self.pools.by_name.get(reservation.pool)
-            if pool is not None and reservation.stay is not None:
-                foresight.forget(pool, reservation.stay)
+            self._learn_nothing(reservation)
             self.on_expired(reservation)
         if now - self._looked_s >= foresight.LOOK_EVERY_S:
             self._looked_s = now

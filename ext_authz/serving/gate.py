@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from functools import lru_cache
-from ipaddress import ip_address
+from http import HTTPStatus
 from random import Random
 
 from ext_authz.admission.controller import Controller
+from ext_authz.admission.elsewhere import ran_elsewhere
 from ext_authz.admission.enforcing import RULES
 from ext_authz.admission.intake import Intake
 from ext_authz.admission.ledger import Charge, Reservation
@@ -30,6 +30,7 @@ from ext_authz.overload import Enforcement
 from ext_authz.recording import Recorder
 from ext_authz.serving.entries import AccessLogEntry
 from ext_authz.serving.identity import Identity
+from ext_authz.serving.mismatches import Mismatches
 from ext_authz.serving.request_ids import RequestIds
 from ext_authz.serving.settlement import Settlement
 from ext_authz.serving.tap_memory import TapMemory
@@ -81,6 +82,7 @@ class Gate:
         metrics.read_with("journal_lines_lost", lambda: [((), float(self.recorder.lost))])
         metrics.read_with("lessons_skipped", lambda: [((), float(self.lessons.skipped))])
         self._addresses = _addresses(settings)
+        self.mismatches = Mismatches(metrics)
 
     def reconfigure(self, settings: Settings, now: float) -> None:
         """Swap the configuration; nothing in flight is lost."""
@@ -92,6 +94,7 @@ class Gate:
         self.costs.keep(self._addresses)
         self.costs.rules = settings.admission.cost
         self.controller.reconfigure(settings.admission, now)
+        self.mismatches.keep(settings.admission.pools)
         self.metrics.keep_tenants(settings.admission.tenants.keys())
 
     def decide(self, call: HttpCall, now: float) -> tuple[Decision, Api]:
@@ -141,15 +144,18 @@ class Gate:
         charged, outcome = ended
         self.recorder.ended(charged, outcome)
         self._offer(charged, outcome)
-        address = charged.endpoint.spec.address
+        address, served = charged.endpoint.spec.address, outcome
+        if ran_elsewhere(charged, outcome):
+            self.mismatches.differed(charged.pool, address, entry.upstream or "")
+            # The engine that was charged has counted no tokens, as one that refuses.
+            served = replace(outcome, status=HTTPStatus.BAD_GATEWAY)
+        else:
+            self.mismatches.agreed(charged.pool)
         if (ask := charged.ask) is not None and not ask.stages:
-            self.costs.answered(address, ask.request, ask.estimate, ask.priced_as, outcome)
-        if entry.upstream and entry.upstream != address:
-            if _elsewhere(entry.upstream, address):
-                self.metrics.count("endpoint_mismatches", charged.pool)
-            # An endpoint known by a name is reached at an address that nobody configured.
-            if entry.upstream in self._addresses:
-                address = entry.upstream
+            self.costs.answered(address, ask.request, ask.estimate, ask.priced_as, served)
+        # An endpoint known by a name is reached at an address that nobody configured.
+        if entry.upstream in self._addresses:
+            address = entry.upstream or address
         if entry.load_report:
             self.on_load_report(address, entry.load_report, now - entry.report_age_s)
 
@@ -232,16 +238,3 @@ class Gate:
 def _addresses(settings: Settings) -> frozenset[str]:
     pools = settings.admission.pools.values()
     return frozenset(endpoint.address for pool in pools for endpoint in pool.endpoints)
-
-
-@lru_cache(maxsize=1024)
-def _elsewhere(served: str, charged: str) -> bool:
-    """Whether the address that served is another than the one charged. What Envoy resolved a name
-    to is not known here, so an endpoint known by name is never elsewhere."""
-    host, _, port = charged.rpartition(":")
-    at, _, at_port = served.rpartition(":")
-    try:
-        same = ip_address(at.strip("[]")) == ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return not same or port != at_port

@@ -225,3 +225,26 @@ async def test_an_endpoint_that_was_never_seen_has_no_age() -> None:
         assert up.gauge("telemetry_age_seconds", "p", A) is None
         await up.run(1.0, A)
         assert up.gauge("telemetry_age_seconds", "p", A) == pytest.approx(0.25)
+
+
+async def test_an_envoy_that_goes_its_own_way_is_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """When it begins and when it is over, with where the last one was sent and where it ran."""
+    async with tower() as made:
+        assert made.lookout.status()["pools"]["p"]["mismatches"] == {"ratio": 0.0}
+        caplog.clear()
+        for _ in range(60):
+            made.gate.mismatches.differed("p", A, B)
+        await made.run(0.5, A, B, C)
+        (line,) = [line for line in told(caplog) if "Envoy" in line]
+        assert "100 % of requests to another endpoint than the gate names" in line
+        assert f"the last one to {B} instead of {A}" in line
+        shown = made.lookout.status()["pools"]["p"]["mismatches"]
+        assert shown == {"ratio": 1.0, "last": {"named": A, "served": B}}
+        for _ in range(600):
+            made.gate.mismatches.agreed("p")
+        await made.run(0.5, A, B, C)
+        assert [line for line in told(caplog) if "Envoy" in line] == [
+            "pool p: Envoy sends requests where the gate says again"
+        ]
