@@ -37,7 +37,9 @@ class TokenBucket:
 
     def wait_s(self, cost: float, now: float) -> float:
         """Seconds until `cost` can be charged; 0 when it can be now."""
-        missing = self.charge_for(cost) - self.level(now)
+        # Written out: every request asks each of its limits, at one `now`.
+        level = self._level if now == self._updated_s else self.level(now)
+        missing = (cost if cost < self.burst else self.burst) - level
         return missing / self.rate_per_s if missing > 0.0 else 0.0
 
     def take(self, cost: float, now: float) -> None:
