@@ -81,7 +81,7 @@ def instead(view: View, endpoint: EndpointState, occupied: float, now: float) ->
 def _look_at_endpoint(view: View, occupied: float, now: float) -> None:
     endpoint = view.endpoint
     view.occupied = occupied
-    view.floor = endpoint.traffic.floor(now)
+    view.now_s = now
     execution_s = endpoint.execution_s
     if execution_s is not None:
         view.execution_s = execution_s

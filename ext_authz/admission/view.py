@@ -98,6 +98,9 @@ class PoolState:
         self.trust = Trust(spec.mode, self.measures)
 
 
+_ANY = ReactiveRules()
+
+
 class View:
     """An ask, the pool and the endpoint it would go to, with predictions filled in.
 
@@ -116,13 +119,13 @@ class View:
         "endpoint",
         "execution_s",
         "fallback",
-        "floor",
         "flow",
         "forecast",
         "guess",
         "later",
         "margin_s",
         "met",
+        "now_s",
         "occupied",
         "pool",
         "pool_load",
@@ -158,18 +161,23 @@ class View:
         self.guess: Forecast | None = None
         self.forecast: Forecast | None = None
         self.waiting: float | None = None
-        self.reactive = ReactiveRules()
+        self.reactive = _ANY
         self._risk: float | None = None
         self.target_ratio = 0.01
         # Let in because what was promised is predicted to be kept.
         self.promised = False
         # Let in though this verdict would have been another.
         self.spared: Spared | None = None
-        self.floor = 1.0
+        self.now_s = 0.0
         self.ahead = 0
         self.stand_back: StandBack | None = None
         self.later: tuple[View, ...] = ()
         self.whole: Whole | None = None
+
+    @property
+    def floor(self) -> float:
+        """Requests that the endpoint takes whatever is predicted."""
+        return self.endpoint.traffic.floor(self.now_s)
 
     @property
     def slots(self) -> int:
