@@ -92,6 +92,8 @@ def _evidence(seen: Evidence) -> list[str]:
         f"pool: {seen.in_flight:.1f} in flight of {seen.slots} slots",
         f"tenant: {seen.tenant_in_flight} in flight, may hold {limit}",
     ]
+    if seen.limit is not None:
+        lines.append(f"endpoint: may carry {seen.limit} ({seen.limited_by})")
     if seen.execution_s is None:
         lines.append("mean: none yet, nothing has finished")
     else:

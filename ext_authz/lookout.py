@@ -205,6 +205,7 @@ class Lookout:
             "in_flight": lambda s: s.own,
             "foreign_load": lambda s: s.foreign,
             "slots": lambda s: s.spec.max_concurrency,
+            "admissible": lambda s: s.limit,
             "execution_seconds": lambda s: s.execution.value_s,
             "telemetry_age_seconds": self._age_s,
         }

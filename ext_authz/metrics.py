@@ -76,6 +76,8 @@ TABLE: tuple[Row, ...] = (
     Row("in_flight", "gauge", ("pool", "endpoint"), "Own unsettled reservations"),
     Row("foreign_load", "gauge", ("pool", "endpoint"), "Requests in the engine from elsewhere"),
     Row("slots", "gauge", ("pool", "endpoint"), "Configured concurrency"),
+    Row("admissible", "gauge", ("pool", "endpoint"),
+        "Requests that the endpoint may carry: its slots, or fewer where its knee was measured"),
     Row("execution_seconds", "gauge", ("pool", "endpoint"), "Mean execution in use"),
     Row("telemetry_age_seconds", "gauge", ("pool", "endpoint"),
         "Age of the last sample; absent while there was none"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar, dataclass_transform
 
-from ext_authz.overload import Mode
+from ext_authz.overload import Bound, Mode
 
 _Class = TypeVar("_Class")
 
@@ -204,7 +204,8 @@ class Evidence:
     """The numbers a decision was taken on: enough to explain it later. Unknown is None.
 
     `predicted_s` is the expected time end to end, `risk_ratio` the chance to break the promise,
-    `memory_risk_ratio` the part of the pool's KV cache the request may fill. `mode` is what was
+    `memory_risk_ratio` the part of the pool's KV cache the request may fill; `limit` is how many
+    requests the endpoint may carry, and `limited_by` why. `mode` is what was
     acted on: predictions, or gauges and means.
     """
 
@@ -218,6 +219,8 @@ class Evidence:
     predicted_s: float | None = None
     risk_ratio: float | None = None
     memory_risk_ratio: float | None = None
+    limit: int | None = None
+    limited_by: Bound | None = None
     mode: Mode = Mode.PREDICTIVE
 
 

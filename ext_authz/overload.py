@@ -44,6 +44,14 @@ class RetryRules:
     cap_s: float = 60.0
 
 
+class Bound(StrEnum):
+    """What sets how many requests an endpoint may carry: its configured slots, or its measured
+    knee. Where a promise or memory is what stops one, the reason says so."""
+
+    CONFIGURED = "configured"
+    KNEE = "knee"
+
+
 class Mode(StrEnum):
     """What decides whether a request will be in time.
 

@@ -11,8 +11,11 @@ from collections.abc import Collection
 from math import exp, inf
 
 from ext_authz.admission.hearsay import Hearsay
+from ext_authz.admission.limits import Knee
 from ext_authz.admission.traffic import Traffic
+from ext_authz.admission.trials import Trials
 from ext_authz.estimation.latency.queueing import FIXED_SHAPE, ExecutionMean, fixed_wait_s, wait_s
+from ext_authz.overload import Bound
 from ext_authz.settings import Endpoint, Pool
 from ext_authz.snapshot import EndpointSample, Staleness
 
@@ -40,8 +43,10 @@ class EndpointState:
         "execution",
         "foreign",
         "hearsay",
+        "knee",
         "kv_at_s",
         "limit",
+        "limited_by",
         "load",
         "own",
         "own_tokens",
@@ -52,6 +57,7 @@ class EndpointState:
         "thermal_factor",
         "touched",
         "traffic",
+        "trials",
         "untold",
     )
 
@@ -66,11 +72,14 @@ class EndpointState:
         self.execution = ExecutionMean()
         self.traffic = Traffic()
         self.hearsay = Hearsay()
+        self.knee = Knee(spec.max_concurrency)
+        self.trials = Trials()
         self.peers: tuple[EndpointState, ...] = ()
         self.thermal_factor = 1.0
         self.foreign = 0.0
         self.untold = 0.0
         self.load = 0.0
+        self.limited_by = Bound.CONFIGURED
         self._foreign: float | None = None
         self.kv_at_s = -inf
         self._mean_at_s = -inf
@@ -100,12 +109,13 @@ class EndpointState:
     def configure(self, spec: Endpoint) -> None:
         """What is configured of it has changed."""
         self.spec = spec
-        self.limit = spec.max_concurrency
+        self.bound()
         self._moved()
 
     def share_device(self, peers: tuple[EndpointState, ...]) -> None:
         """These are on the same device from now on."""
         self.peers = peers
+        self.bound()
         self._moved()
 
     def _moved(self) -> None:
@@ -114,6 +124,17 @@ class EndpointState:
         self.touched[self] = None
         for peer in self.peers:
             peer.touched[peer] = None
+
+    def bound(self) -> None:
+        """Find the limit anew, when its knee or its configuration has changed."""
+        most, knee = self.spec.max_concurrency, self.knee.slots
+        self.knee.most = most
+        is_knee = knee is not None and knee < most and not self.peers
+        limit = knee if knee is not None and is_knee else most
+        self.limited_by = Bound.KNEE if is_knee else Bound.CONFIGURED
+        if limit != self.limit:
+            self.limit = limit
+            self._moved()
 
     @property
     def device(self) -> str | None:

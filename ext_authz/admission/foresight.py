@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from math import ceil, isfinite, log2, sqrt
 
+from ext_authz.admission import capacity
 from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.ledger import Ledger, Reservation
 from ext_authz.admission.traffic import Stay
@@ -78,6 +79,7 @@ def _learn_first(pool: PoolState, reservation: Reservation, ttft_s: float) -> No
 def hear(pool: PoolState, endpoint: EndpointState, sample: EndpointSample) -> None:
     """Teach what an engine tells of itself."""
     predictor, cool = pool.predictor, sample.thermal_factor
+    capacity.told(endpoint, sample)
     slots = run_slots(pool, endpoint)
     if sample.mean_ttft_s is not None:
         seconds, at_s = sample.mean_ttft_s / cool, sample.told_s("mean_ttft_s")
@@ -97,6 +99,9 @@ def begin(view: View, now: float) -> Stay:
     stay.forecast = view.guess
     stay.slo_s = view.ask.slo_s
     stay.spared = view.spared
+    stay.trial = view.trial
+    if view.trial:
+        endpoint.trials.begun()
     stay.promised = view.promised and view.ask.slo_s is not None
     endpoint.hearsay.let_in(work, view.met, view.run_slots, now)
     endpoint.traffic.enter(stay, predictor.prefill_s(work), endpoint.load, now)
@@ -142,6 +147,7 @@ def learn(pool: PoolState, reservation: Reservation, outcome: Outcome, work: Wor
             _learn_first(pool, reservation, ttft_s)
         pool.predictor.learn(stay.lesson(work, seconds, ttft_s), traffic.pace)
         endpoint.hearsay.outcome(reservation.opened_s + outcome.duration_s)
+        capacity.ended(pool, reservation, outcome.duration_s, work)
         if stay.slo_s is None or outcome.duration_s <= stay.slo_s:
             traffic.went_well(stay.lived.in_flight + 1.0, reservation.opened_s)
         return

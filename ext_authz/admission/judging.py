@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ext_authz.admission import capacity
 from ext_authz.admission.ledger import Reservation
 from ext_authz.admission.measures import QUANTILES, Count, Measures
 from ext_authz.admission.view import Ask, PoolState
@@ -95,6 +96,7 @@ def judge(pool: PoolState | None, reservation: Reservation, outcome: Outcome, no
         measures.ended(Count.UNPROMISED, tenant, now)
         return
     measures.ended(Count.BROKEN if late else Count.KEPT, tenant, now)
+    capacity.judged(reservation, not late)
     # A promise that was broken beside what would have been refused says nothing of the margin.
     if stay.promised and measures.would_have.last_s < reservation.opened_s:
         pool.margin.judged(not late, reservation.opened_s, now)

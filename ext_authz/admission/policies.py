@@ -18,8 +18,8 @@ Policy = Callable[[View], Reason | None]
 
 
 def capacity(view: View) -> Reason | None:
-    """The device of the endpoint has a slot left. Smoothed foreign load is rounded: half a
-    request is noise."""
+    """The endpoint may carry one more (see `limits`), and its device has a slot left for it.
+    Smoothed foreign load is rounded: half a request is noise."""
     full = view.occupied + 0.5 > view.endpoint.limit
     return Reason.AT_CAPACITY if full else None
 
@@ -52,19 +52,25 @@ def stand_back(view: View) -> Reason | None:
 
 
 def latency(view: View) -> Reason | None:
-    """What is predicted keeps the promise, less the margin.
+    """What is predicted keeps the promise, less the margin: load may break a part of `target_ratio`
+    of the promises, and where so many or more would be broken on an idle endpoint what
+    `is_load_to_blame` allows.
 
     An idle endpoint takes one request whatever is predicted, and one on which more went well
-    lately some more, or a bad prediction could never be unlearned. Before there is anything to
-    predict from, a mean stands in.
+    lately some more, and now and then one on trial, or a bad prediction could never be unlearned.
+    Before there is anything to predict from, a mean stands in.
     """
     if view.forecast is None:
         return _mean_is_late(view)
     if view.fallback:
         return None
-    view.promised = not view.late()
+    risk = view.risk or 0.0
+    view.promised = risk <= view.target_ratio
     spared = view.promised or _is_idle(view) or view.endpoint.own < view.floor
-    return None if spared else Reason.SLO_UNREACHABLE
+    if spared or not view.is_load_to_blame(risk):
+        return None
+    view.trial = view.endpoint.trials.due and not view.hopeless
+    return None if view.trial else Reason.SLO_UNREACHABLE
 
 
 def backlog(view: View) -> Reason | None:

@@ -45,6 +45,7 @@ class Pools:
             pool = PoolState(spec, tuple(states), MarginTuner(*margin))
             pool.shares.rules = settings.shares
             if (old := old_pools.get(spec.name)) is not None:
+                _begin_alike(states, old)
                 pool.shares = old.shares
                 pool.shares.rules = settings.shares
                 pool.shares.resize(spec.slots)
@@ -70,3 +71,11 @@ class Pools:
     def states(self) -> tuple[tuple[str, EndpointState], ...]:
         """(pool, endpoint) of all that is configured."""
         return tuple((p.spec.name, e) for p in self.by_name.values() for e in p.endpoints)
+
+
+def _begin_alike(endpoints: list[EndpointState], old: PoolState) -> None:
+    """Endpoints that are new to a pool begin with the largest knee that is known there."""
+    knees = [endpoint.knee.slots for endpoint in old.endpoints if endpoint.knee.slots is not None]
+    for endpoint in endpoints:
+        if knees and endpoint.sample is None and endpoint.knee.slots is None:
+            endpoint.knee.slots = max(knees)

@@ -38,7 +38,7 @@ class Stay:
     `work` is what was expected, `most_output_tokens` the most it may put out. `lived` is the mean
     load beside it, known when it has left. `late`: it was seen to be overdue, `looks` times.
     `promised`: let in because its promise was predicted to hold; `spared`: in spite of a verdict
-    that did not count.
+    that did not count; `trial`: though it was predicted to be late.
     """
 
     __slots__ = (
@@ -58,6 +58,7 @@ class Stay:
         "slo_s",
         "slots",
         "spared",
+        "trial",
         "work",
     )
 
@@ -78,6 +79,7 @@ class Stay:
         self.first_told = False
         self.promised = False
         self.spared: Spared | None = None
+        self.trial = False
         self.looks = 0
 
     def lesson(self, work: Work, e2e_s: float, ttft_s: float | None) -> Lesson:

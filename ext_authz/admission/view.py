@@ -12,7 +12,7 @@ from ext_authz.admission.would_have import Spared
 from ext_authz.admission.yielding import StandBack
 from ext_authz.estimation.kv import memory_risk_ratio
 from ext_authz.estimation.latency.chain import Whole
-from ext_authz.estimation.latency.features import IDLE, Work
+from ext_authz.estimation.latency.features import IDLE, Load, Work
 from ext_authz.estimation.latency.predictor import Forecast, Predictor
 from ext_authz.estimation.margin import MarginTuner
 from ext_authz.model import Evidence, InferenceRequest, WorkEstimate, value
@@ -136,6 +136,7 @@ class View:
         "spared",
         "stand_back",
         "target_ratio",
+        "trial",
         "wait_s",
         "waiting",
         "whole",
@@ -164,11 +165,14 @@ class View:
         self.reactive = _ANY
         self._risk: float | None = None
         self.target_ratio = 0.01
-        # Let in because what was promised is predicted to be kept.
+        # Let in because what was promised is predicted to be kept, and not because it would be as
+        # much at risk on an idle endpoint: that no margin can help.
         self.promised = False
         # Let in though this verdict would have been another.
         self.spared: Spared | None = None
         self.now_s = 0.0
+        # Let in though it is predicted to be late, to see whether that is so.
+        self.trial = False
         self.ahead = 0
         self.stand_back: StandBack | None = None
         self.later: tuple[View, ...] = ()
@@ -208,15 +212,8 @@ class View:
             return None
         return (self.ask.slo_s - self.margin_s) / self.endpoint.thermal_factor
 
-    def late(self) -> bool:
-        """Whether a promise would more likely be broken than load may make it.
-
-        Load may break a part of `target_ratio` of the promises, and where so many or more would
-        be broken on an idle endpoint what `is_load_to_blame` allows.
-        """
-        risk = self.risk if self.forecast is not None else None
-        if risk is None or risk <= self.target_ratio:
-            return False
+    def is_load_to_blame(self, risk: float) -> bool:
+        """Whether it is load that makes `risk` too much."""
         # Alone it would not be safer than this, whatever is predicted of it.
         least = 0.0 if self.ask.slo_s is None else self.pool.predictor.e2e[False].doubt
         if not is_load_to_blame(risk, least):
@@ -242,10 +239,17 @@ class View:
         return sample.kv_capacity_tokens * len(self.pool.endpoints)
 
     def alone(self) -> Forecast:
-        """What would be predicted if nothing else ran on the endpoint."""
+        """What would be predicted if nothing else ran on the endpoint.
+
+        Where it never was idle that would be made up: then beside the lowest load that was seen,
+        but no more than half of what it meets.
+        """
         work = self.work or Work(self.ask.estimate.prompt_tokens, self.ask.estimate.output_tokens)
-        pace = self.endpoint.traffic.pace
-        return self.pool.predictor.ask(work, IDLE, self.run_slots, pace)
+        met, beside = self.met, IDLE
+        least = min(self.pool.predictor.least_load, 0.5 * met.in_flight)
+        if least > 0.0:
+            beside = Load(least, met.context_tokens * least / met.in_flight)
+        return self.pool.predictor.ask(work, beside, self.run_slots, self.endpoint.traffic.pace)
 
     def evidence(self) -> Evidence:
         """The numbers looked at, for the journal and `explain`."""
@@ -262,6 +266,8 @@ class View:
             ),
             memory_risk_ratio=memory_risk_ratio(self.ask.estimate.kv_tokens, self._kv_capacity()),
             risk_ratio=self.risk,
+            limit=self.endpoint.limit,
+            limited_by=self.endpoint.limited_by,
             mode=Mode.PREDICTIVE if self.pool.trust.predicts else Mode.REACTIVE,
         )
 

@@ -30,7 +30,6 @@ def settled_at_last(loop: ClosedLoop) -> bool:
     return endpoint.own == endpoint.own_tokens == loop.pool.shares.used == 0
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="0.42 to 0.81 of it: what is let in swings")
 def test_a_log_flushed_each_second_costs_little_goodput() -> None:
     """Under overload, goodput with a log that is flushed every second is at least 0.9 of that
     with one that is flushed every 20 ms."""

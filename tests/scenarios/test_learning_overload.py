@@ -20,14 +20,11 @@ PLANS = {
     "loose promise": replace(OVERLOAD, slo_s=3.0),
     "tight promise": replace(OVERLOAD, slo_s=1.0),
 }
-# Of the best static limit: what must be reached.
-WANTED = dict.fromkeys(PLANS, 0.9) | {"heavy tail": 1.0}
+# Of the best static limit: what must be reached. Of a promise so tight that the best limit breaks
+# 3.5 % of them, and so that an idle server breaks 1.3 %, less is let in: load may double that.
+WANTED = dict.fromkeys(PLANS, 0.96) | {"tight promise": 0.85}
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    reason="only the promise limits what is let in: 0.86, 0.93, 0.68 and 0.67 of the best",
-)
 @pytest.mark.parametrize("name", list(PLANS))
 def test_goodput_is_near_the_best_static_limit(name: str) -> None:
     """What is served in time is at least the wanted part of what the best static limit serves in

@@ -30,15 +30,12 @@ def slowed() -> list[ClosedLoop]:
     return loops
 
 
-@pytest.mark.xfail(
-    raises=AssertionError, reason="0.84 and 0.88 of it: what piled up is worked off first"
-)
 def test_goodput_is_back_ten_seconds_after_a_slow_minute(slowed: list[ClosedLoop]) -> None:
     """Ten seconds after a server stops being five times as slow, 90 % of the goodput is back."""
     back = [
         loop.records.goodput_rps(130, 145) / loop.records.goodput_rps(20, 60) for loop in slowed
     ]
-    assert min(back) > 0.9, back
+    assert min(back) >= 0.9, back
 
 
 def test_a_slow_minute_locks_nobody_out(slowed: list[ClosedLoop]) -> None:
@@ -53,18 +50,7 @@ def test_a_slow_minute_locks_nobody_out(slowed: list[ClosedLoop]) -> None:
         assert back > 0.9, records.table(50, 210)
 
 
-@pytest.mark.parametrize(
-    "sane_pages",
-    [
-        1,
-        pytest.param(
-            0,
-            marks=pytest.mark.xfail(
-                raises=AssertionError, reason="0.12 of it: one at a time is let in for minutes"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("sane_pages", [1, 0])
 def test_a_bad_cold_start_locks_no_pool(sane_pages: int) -> None:
     """A server that is a hundred times as slow at first, with telemetry that is absurd at first
     (from the first page on, or from the second), serves 90 % of an offered load within its capacity

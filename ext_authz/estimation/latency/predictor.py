@@ -100,6 +100,11 @@ class Predictor:
         factor = full.factor if queued else free.factor
         return Forecast(ttft_s * factor, e2e_s * factor, queued)
 
+    @property
+    def least_load(self) -> float:
+        """The lowest load of which enough was seen; 0 before there is one."""
+        return self._whole.least_load
+
     def prefill_s(self, work: Work) -> float:
         """How long the prompt of `work` keeps an engine from others' first tokens."""
         weights = self._first.weights if self.tells_first else self._whole.weights

@@ -32,6 +32,8 @@ PRIOR_WEIGHT = 2.0
 FIT_EVERY = 4
 EAGER = 40
 SWEEPS = 2
+# Requests that make a load one of which enough was seen.
+ENOUGH_SEEN = 20.0
 # The error of a request is taken relative to its own time, but not to less than this part of what
 # was expected: else one answer out of a cache, in a hundredth of the time, would weigh as much as
 # ten thousand others.
@@ -108,6 +110,12 @@ class Shape:
             self._untaught = 0
             self._fit()
         return expected_s
+
+    @property
+    def least_load(self) -> float:
+        """The lowest load of which enough was seen; 0 before there is one."""
+        known = [key for key, evidence in self._buckets.items() if evidence.count >= ENOUGH_SEEN]
+        return 2.0 ** (min(known) / BUCKETS_A_DOUBLING) - 1.0 if known else 0.0
 
     def export(self) -> dict[str, object]:
         """What was learned, as plain values."""

@@ -1,0 +1,202 @@
+"""How many requests one endpoint may carry: no more than do more work than fewer would.
+
+PURE. Beyond the knee more requests at once only make each of them slower. Where that is, is
+measured: the limit is the smallest load at which about as much is done as at any load that was
+seen. Until more load was seen to bring no more there is no limit, and what is configured, memory
+and promises bound the load as ever: so a cold start climbs at once. Then it is a search between
+loads that were seen. It goes one class beyond them only while requests are refused and promises are
+kept, and never lower than needed: what is forgotten is tried again from below.
+
+Endpoints that share a device have no limit of their own: what one does depends on the others.
+"""
+
+from __future__ import annotations
+
+from math import inf, log, sqrt
+
+from ext_authz.estimation.throughput import LOADS, Known, Throughput, Window, class_of
+from ext_authz.snapshot import EndpointSample
+
+# More load brings no more if, with so many standard errors to spare, it brings less than the growth
+# of the load to this power: far less than in proportion (1), and a plateau is one (0).
+GAIN, SURE = 0.3, 3.0
+# A lesson is about as much as so many requests do in their lives.
+LIVES = 4.0
+# Over a lesson the load changes by no more than this part (or one request): while an engine fills
+# up it computes prompts, and what it will do at that load cannot be seen yet.
+STEADY = 0.25
+# Between the best and a worse load there may be a better one if they lie so far apart.
+WIDE = 1.25
+# Most classes to go below all that was seen, where load costs most.
+REACH = 3
+# A refusal says for so long that there is more to do, and so many lessons are waited for between
+# steps up.
+PRESSED_S, PATIENCE = 2.0, 2
+MOST_SHORT, SHORT_STEP = 1.5, 0.1
+# Above this part of broken promises, over some thirty, nothing is tried.
+MOST_BROKEN, BROKEN_STEP = 0.1, 1.0 / 32.0
+# A prompt token as a part of an output token: 1/9 to 1/23 on an H200 that decodes 64 or 16 at once
+# (tests/data/h200-llama31-8b-fp8-profile.csv). It matters little while the mix is steady.
+PROMPT_TOKEN = 0.05
+# Outcomes teach while counters have been silent for so long.
+SILENT_S = 5.0
+
+
+class Knee:
+    """Of one endpoint, whose configuration allows `most`. `slots` None: more load was not seen to
+    bring no more."""
+
+    __slots__ = ("_broken", "_first_load", "_last", "_looked_below", "_pressed_s", "_rested",
+                 "_short", "_told_s", "_windows", "most", "slots", "throughput")  # fmt: skip
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.slots: int | None = None
+        self.throughput = Throughput()
+        # What counters tell, and what outcomes tell.
+        self._windows = (Window(), Window())
+        self._last: tuple[float, float] | None = None
+        self._first_load = 0.0
+        self._told_s = -inf
+        self._pressed_s = -inf
+        self._broken = 0.0
+        self._rested = 0
+        # By how much a full endpoint carries less than its slots on the mean: who ends is replaced
+        # a little later.
+        self._short = 0.5
+        # At which of the endpoint's speeds it was looked below all that was known.
+        self._looked_below = -1
+
+    def pressed(self, now: float) -> None:
+        """A request was refused, and the endpoint is full."""
+        self._pressed_s = now
+
+    def judged(self, kept: bool) -> None:
+        """A request that was let in is over, in time or not."""
+        self._broken += BROKEN_STEP * ((not kept) - self._broken)
+
+    def told(self, sample: EndpointSample, life_s: float | None) -> None:
+        """An engine tells its load and its counters; `life_s` is how long a request runs."""
+        at_s, load, rate = sample.at_s, sample.load, work_rate(sample)
+        if load is None or rate is None or life_s is None:
+            self._last = None
+            return
+        last, self._last = self._last, (at_s, load)
+        if last is None or at_s <= last[0]:
+            return
+        if self._told_s == -inf:
+            # Outcomes count work otherwise.
+            self.throughput = Throughput()
+        window = self._windows[0]
+        if window.seconds == 0.0:
+            self._first_load = last[1]
+        seconds = at_s - last[0]
+        window.add(seconds, 0.5 * (last[1] + load), rate * seconds)
+        if load >= 1.0:
+            self._told_s = at_s
+        # While a step takes longer than the window nothing seems to be done.
+        if window.load_s >= LIVES * life_s and window.work > 0.0:
+            change = abs(load - self._first_load)
+            steady = change <= max(1.0, STEADY * window.load_s / window.seconds)
+            self._teach(window, steady, at_s)
+
+    def ended(self, load: float, work: float, seconds: float, life_s: float, now: float) -> None:
+        """A request that did so much `work` ran to its end in `seconds`, at a mean load of `load`
+        with itself. Teaches only where no counters do."""
+        if now - self._told_s < SILENT_S:
+            return
+        if self._told_s > -inf:
+            self._told_s = -inf
+            self.throughput = Throughput()
+        window = self._windows[1]
+        # The endpoint's time is shared evenly by those on it.
+        window.add(seconds / load, load, work)
+        if window.load_s >= LIVES * life_s:
+            self._teach(window, True, now)
+
+    def _teach(self, window: Window, steady: bool, now: float) -> None:
+        load, rate = window.load_s / window.seconds, window.work / window.seconds
+        window.clear()
+        if not steady:
+            return
+        self.throughput.learn(load, rate)
+        # After a step down the endpoint has to drain first.
+        self._rested += self.slots is None or load < self.slots + 1.0
+        if now - self._pressed_s < PRESSED_S:
+            short = min(max((self.slots or self.most) - load, 0.0), MOST_SHORT)
+            self._short += SHORT_STEP * (short - self._short)
+        slots = self._decide(now)
+        if slots != self.slots:
+            self.slots, self._rested = slots, 0
+
+    def _decide(self, now: float) -> int | None:
+        known = self.throughput.known()
+        if not known:
+            return self.slots
+        at = self._best(known)
+        pressed = now - self._pressed_s < PRESSED_S
+        if not self._is_knee(known, at):
+            return self._beyond(known) if pressed else self.slots
+        best, worse = known[at], known[at + 1]
+        slots = max(1, int(best.load + self._short + 0.5))
+        if _is_gap(slots, worse.load):
+            return int(sqrt(best.load * worse.load) + 1.0)
+        if not pressed and self.slots is not None and slots < self.slots <= worse.load:
+            return self.slots
+        below = known[at - 1].load if at else 0.0
+        if not pressed or not _is_gap(below, best.load):
+            return slots
+        if at:
+            return max(1, int(sqrt(below * best.load) + 0.5))
+        return _lower(best, worse, slots)
+
+    def _beyond(self, known: list[Known]) -> int | None:
+        """The endpoint is full, and it may be that more or less load would do more."""
+        if self.slots is None:
+            # Where the load never varies, nothing is ever seen but one load.
+            changes, seen = self.throughput.changes, known[0].load
+            if self._looked_below == changes or seen < 0.9 * self.most:
+                return None
+            self._looked_below = changes
+            return max(1, min(LOADS[max(0, class_of(seen) - REACH)], self.most - 1))
+        if self._rested < PATIENCE or self._broken > MOST_BROKEN:
+            return self.slots
+        more = LOADS[min(class_of(self.slots) + 1, len(LOADS) - 1)]
+        return more if more < self.most else None
+
+    def _best(self, known: list[Known]) -> int:
+        """The smallest load that is as good as the best, for all that is known of it."""
+        enough = max(seen.rate for seen in known)
+        for number, seen in enumerate(known):
+            if seen.rate * (1.0 + sqrt(self.throughput.variance / seen.weight)) >= enough:
+                return number
+        return len(known) - 1
+
+    def _is_knee(self, known: list[Known], at: int) -> bool:
+        """Whether more load than at the best brings no more."""
+        best, variance = known[at], self.throughput.variance
+        for more in known[at + 1 :]:
+            error = best.rate * sqrt(variance * (1.0 / best.weight + 1.0 / more.weight))
+            if more.rate + SURE * error < best.rate * (more.load / best.load) ** GAIN:
+                return True
+        return False
+
+
+def _is_gap(below: float, above: float) -> bool:
+    """Whether a better load may lie in between."""
+    return above >= max(WIDE * below, below + 2.0)
+
+
+def _lower(best: Known, worse: Known, slots: int) -> int:
+    """Nothing is known below the best: lower, and the more so the more load costs there."""
+    cost = log(best.rate / max(worse.rate, 1e-9)) / log(worse.load / best.load)
+    steps = 1 + round(REACH * min(1.0, max(0.0, cost + GAIN)))
+    return LOADS[max(0, class_of(slots) - steps)]
+
+
+def work_rate(sample: EndpointSample) -> float | None:
+    """Work done a second as the engine counts it: tokens, or requests where there are none."""
+    prompt, generation = sample.prompt_tokens_per_s, sample.generation_tokens_per_s
+    if generation is None and prompt is None:
+        return sample.requests_per_s
+    return (generation or 0.0) + PROMPT_TOKEN * (prompt or 0.0)

@@ -1,0 +1,46 @@
+"""Trials become cheap where they go well, and rare where they do not."""
+
+from __future__ import annotations
+
+from ext_authz.admission.trials import Trials
+
+
+def play(trials: Trials, requests: int, kept: bool) -> int:
+    """So many requests in time, and each trial that falls due; how many those were."""
+    begun = 0
+    for _ in range(requests):
+        if trials.due:
+            trials.begun()
+            trials.judged(kept, True)
+            begun += 1
+        trials.judged(True, False)
+    return begun
+
+
+def test_nothing_is_tried_before_something_went_well() -> None:
+    trials = Trials()
+    assert not trials.due
+    for _ in range(100):
+        trials.judged(False, False)
+    assert not trials.due
+
+
+def test_where_trials_are_late_next_to_none_are_made() -> None:
+    trials = Trials()
+    assert play(trials, 10_000, kept=False) < 30
+    assert play(trials, 10_000, kept=False) <= 21
+
+
+def test_where_trials_are_in_time_they_soon_are_many() -> None:
+    trials = Trials()
+    play(trials, 5_000, kept=False)
+    assert play(trials, 2_000, kept=True) > 200
+
+
+def test_a_trial_begins_once() -> None:
+    trials = Trials()
+    for _ in range(100):
+        trials.judged(True, False)
+    assert trials.due
+    trials.begun()
+    assert not trials.due
