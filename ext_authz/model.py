@@ -189,14 +189,12 @@ class RetryHint:
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """A limit as a client may read it: `limit` per `window_s` (0: at once), what is left, when it
-    refills."""
+    """A limit as a client may read it: `limit` per `window_s` (0: at once), and what is left."""
 
     name: str
     limit: float
     window_s: float
     remaining: float
-    reset_s: float
 
 
 @value

@@ -33,6 +33,8 @@ LEAST_SPARE_RATIO = 0.2
 FRESH_MEMORY_S = 10.0
 # Bounds of one piece of work, so that whatever is told stays finite.
 LEAST_WORK, MOST_WORK = 1e-9, 1e12
+# So many seconds are looked through for one that is not full.
+MOST_SECONDS = 64
 # Lines that are remembered, and keys in each: the least recently refused goes first.
 MOST_LINES, MOST_KEYS = 4096, 64
 
@@ -174,7 +176,8 @@ class _Line:
         keys they keep their turns all the same."""
         if len(self._keys) > 1:
             return wait_s
-        first, last = int(now + wait_s), int(now + cap_s)
+        first = int(now + wait_s)
+        last = min(int(now + cap_s), first + MOST_SECONDS)
         second = first
         while second < last and self._due.get(second, 0.0) >= self.per_s:
             second += 1

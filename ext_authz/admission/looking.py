@@ -111,4 +111,4 @@ def holds(ask: Ask, pools: Mapping[str, PoolState]) -> LimitState | None:
         for endpoint in pools[spec.name].endpoints
         if endpoint.sample is not None and endpoint.sample.kv_capacity_tokens
     ]
-    return LimitState("kv_cache_tokens", max(capacities), 0.0, 0.0, 0.0) if capacities else None
+    return LimitState("kv_cache_tokens", max(capacities), 0.0, 0.0) if capacities else None

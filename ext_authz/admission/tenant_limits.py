@@ -110,7 +110,7 @@ class TenantLimitBook:
 def _concurrency(reason: Reason, cap: int) -> Breach:
     # Nobody knows when one of the caller's own requests ends; a second is the protocol's unit. No
     # window: it is no quota of so many a second.
-    state = LimitState(name="concurrency", limit=cap, window_s=0.0, remaining=0.0, reset_s=1.0)
+    state = LimitState(name="concurrency", limit=cap, window_s=0.0, remaining=0.0)
     return Breach(reason, Prospect(reason.value, wait_s=1.0, per_s=float(cap)), state)
 
 
@@ -121,6 +121,6 @@ def _rate(reason: Reason, name: str, bucket: TokenBucket, cost: float, now: floa
         return None
     # The quota as a client may plan with it: what a full bucket and its refill time allow.
     window_s = bucket.burst / bucket.rate_per_s
-    state = LimitState(name, bucket.burst, window_s, bucket.level(now), reset_s=wait_s)
+    state = LimitState(name, bucket.burst, window_s, bucket.level(now))
     work = bucket.charge_for(cost)
     return Breach(reason, Prospect(reason.value, wait_s, bucket.rate_per_s, work), state)

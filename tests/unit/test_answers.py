@@ -30,12 +30,12 @@ from ext_authz.serving.wire import compile_messages
 
 GOLDEN = Path(__file__).parent.parent / "data" / "answers"
 CAP_S = 60.0
-LIMIT = LimitState("tokens", 200_000, 60.0, 12.7, 2.1)
+LIMIT = LimitState("tokens", 200_000, 60.0, 12.7)
 WIRE = compile_messages()
 CODEC = Codec(WIRE)
 
 waits = st.floats()
-limits = st.builds(LimitState, st.text(), waits, waits, waits, waits)
+limits = st.builds(LimitState, st.text(), waits, waits, waits)
 
 
 def refusal(

@@ -17,7 +17,7 @@ from ext_authz.serving.answers import too_large
 from ext_authz.serving.codec import Codec
 from ext_authz.serving.wire import compile_messages
 
-LIMIT = LimitState("tokens", 200_000, 60.0, 12.7, 2.1)
+LIMIT = LimitState("tokens", 200_000, 60.0, 12.7)
 WIRE = compile_messages()
 CODEC = Codec(WIRE)
 
@@ -28,7 +28,7 @@ def refusal(reason: Reason, limit: LimitState | None = None) -> Decision:
 
 def unfit(cost: WorkEstimate | None, holds: float | None) -> Decision:
     """A refusal of what costs `cost` where a server holds `holds` tokens."""
-    limit = None if holds is None else LimitState("kv_cache_tokens", holds, 0.0, 0.0, 0.0)
+    limit = None if holds is None else LimitState("kv_cache_tokens", holds, 0.0, 0.0)
     return replace(refusal(Reason.TOO_LARGE, limit=limit), estimate=cost)
 
 

@@ -35,7 +35,7 @@ REFUSED = Decision(
     Verdict.REJECT,
     tenant="acme",
     retry=RetryHint(12.3456, 2.5),
-    limit=LimitState("tokens", 1000.0, 60.0, 0.0, 12.0),
+    limit=LimitState("tokens", 1000.0, 60.0, 0.0),
 )
 
 
