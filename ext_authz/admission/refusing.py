@@ -95,13 +95,16 @@ class Refuser:
 
 
 def _prospect(ask: Ask, view: View | None, pools: Mapping[str, PoolState]) -> Prospect:
-    """What `ask` waits for; of a pool that cannot be looked at, any slot."""
+    """What `ask` waits for. Where no endpoint could be looked at, for want of memory or of news,
+    nobody knows when that ends: not before one request has run, and then for any slot."""
     if view is not None:
         return _of_flow(view.pool, view.flow, view.execution_s, view.wait_s)
-    pool = pools[ask.pools[0].name] if ask.pools else None
-    slots = max(1, pool.spec.slots) if pool else 1
-    wait_s = UNKNOWN_EXECUTION_S / slots
-    return Prospect(f"{pool.spec.name if pool else ''}:", wait_s, 1.0 / wait_s)
+    if not ask.pools:
+        return Prospect("", UNKNOWN_EXECUTION_S, 1.0 / UNKNOWN_EXECUTION_S)
+    pool = pools[ask.pools[0].name]
+    known_s = [endpoint.execution_s or 0.0 for endpoint in pool.endpoints]
+    execution_s = max(known_s, default=0.0) or UNKNOWN_EXECUTION_S
+    return Prospect(f"{pool.spec.name}:", execution_s, max(1, pool.spec.slots) / execution_s)
 
 
 def _of_flow(pool: PoolState, flow: Flow, execution_s: float | None, wait_s: float) -> Prospect:
