@@ -28,6 +28,9 @@ from ext_authz.model import RetryHint, value
 # The part of what a tenant is served that is left, at least, for those who come back: when fresh
 # work takes all there is, a sixth of them (0.2 / 1.2) is refused once more.
 LEAST_SPARE_RATIO = 0.2
+# And no more than this is told: some requests take longer than the mean, and who comes then would
+# be refused once more.
+MOST_SPARE_RATIO = 0.95
 # Over how long fresh work is averaged; it is looked at once a second. If one of the last two looks
 # saw less, that counts: a burst is over at once.
 FRESH_MEMORY_S = 10.0
@@ -144,7 +147,7 @@ class _Line:
         if int(now) > self._mark[0]:
             self._look_at_fresh(prospect.served, int(now))
         if prospect.at_once > 0.0:
-            self.per_s *= max(LEAST_SPARE_RATIO, self._spare_ratio(served_per_s, prospect.at_once))
+            self.per_s *= self._spare_ratio(served_per_s, prospect.at_once)
 
     def next(self, key: bytes, work: float, most: float) -> float | None:
         """The work before a new place of `key`; None, and no place, if it would be more than
@@ -197,7 +200,8 @@ class _Line:
         """The part that fresh work leaves. So many as are served at once vary by their square root
         when they come independently."""
         busy = min(self._fresh_per_s, *self._looks_per_s) / served_per_s * at_once
-        return 1.0 - (busy + sqrt(busy)) / at_once
+        spare_ratio = 1.0 - (busy + sqrt(busy)) / at_once
+        return min(max(LEAST_SPARE_RATIO, spare_ratio), MOST_SPARE_RATIO)
 
     def _look_at_fresh(self, served: float, second: int) -> None:
         """What came, let in or refused, and was not told to come then is fresh."""

@@ -40,8 +40,10 @@ def test_after_a_burst_those_who_obey_return_as_a_level_stream(seed: int) -> Non
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_after_an_overload_those_who_obey_add_no_load(seed: int) -> None:
-    """Half of what can be served, and for ten seconds a quarter more than that: of all work a tenth
-    is sent twice, and all of it is served."""
+    """Half of what can be served, and for ten seconds a quarter more than that: a fifth more comes
+    than there is work, no second gets more returns than are served, and all of it is served. A
+    third of those who were refused in the rush is told to come before it is over, which nobody
+    knows, and is refused again."""
     world = world_of("a", seed=seed)
     clients = Clients(world, "a", obey)
     clients.offer(20.0, until_s=70.0)
@@ -50,9 +52,9 @@ def test_after_an_overload_those_who_obey_add_no_load(seed: int) -> None:
     world.run(90.0)
     story = clients.story
     assert story.served == story.pieces
-    assert story.attempts <= 1.2 * story.pieces
-    assert story.returns_per_refused() <= 1.3
-    assert max(story.returns_by_s.values()) <= 0.75 * CAPACITY_RPS
+    assert story.attempts <= 1.25 * story.pieces
+    assert story.returns_per_refused() <= 1.5
+    assert max(story.returns_by_s.values()) <= CAPACITY_RPS
 
 
 def test_whole_seconds_will_do() -> None:

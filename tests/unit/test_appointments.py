@@ -214,13 +214,13 @@ def _served(so_far: float) -> Prospect:
 
 
 @pytest.mark.parametrize(
-    ("fresh_per_s", "spare_per_s"), [(0.0, 10.0), (4.9, 4.4), (6.4, 2.8), (10.0, 2.0)]
+    ("fresh_per_s", "spare_per_s"), [(0.0, 9.5), (4.9, 4.4), (6.4, 2.8), (10.0, 2.0)]
 )
 def test_fresh_work_leaves_less_for_those_who_return(
     fresh_per_s: float, spare_per_s: float
 ) -> None:
     """What a tenant sends afresh takes its part, and its square root for how it varies (of 100
-    slots 49 + 7, 64 + 8); with nothing left a fifth is told all the same."""
+    slots 49 + 7, 64 + 8); with nothing left a fifth is told all the same, and never quite all."""
     desk = Desk()
     times = [desk(0.0, _served(100.0 * fresh_per_s)).after_s for _ in range(5)]
     assert times == pytest.approx([place / spare_per_s for place in range(5)])
@@ -235,7 +235,7 @@ def test_those_who_return_are_not_counted_as_fresh() -> None:
         desk(0.0, _served(0.0))
     for step in range(1, 11):
         retry = desk(float(step), _served(10.0 * step))
-    assert retry.after_s == pytest.approx(11.0, abs=3.0)
+    assert retry.after_s == pytest.approx(13.0, abs=2.0)
 
 
 def test_lines_of_one_tenant_are_apart() -> None:
