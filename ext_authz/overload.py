@@ -44,6 +44,27 @@ class RetryRules:
     cap_s: float = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryRules:
+    """The guard of a KV cache falls, down to `tightest_ratio` at most, while our own work there
+    climbs and its mean over `recent_s` exceeds that over `usual_s` by more than `rise_ratio` of
+    it: by as much as it exceeds it. The latter counts as `least_usual_ratio` of the cache at
+    least, or the first request after a quiet time would be a climb without end; before
+    `least_history_s` nothing can be said.
+    """
+
+    tightest_ratio: float = 0.6
+    rise_ratio: float = 0.15
+    recent_s: float = 6.0
+    usual_s: float = 60.0
+    least_usual_ratio: float = 0.2
+
+    @property
+    def least_history_s(self) -> float:
+        """Twice the time that is compared, and half of that it is compared with."""
+        return max(2.0 * self.recent_s, 0.5 * self.usual_s)
+
+
 class Bound(StrEnum):
     """What sets how many requests an endpoint may carry: its configured slots, or its measured
     knee. Where a promise or memory is what stops one, the reason says so."""

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from ext_authz.overload import (
     Enforcing,
     HybridRules,
+    MemoryRules,
     Mode,
     ReactiveRules,
     RetryRules,
@@ -141,6 +142,7 @@ class Pool:
     demote_to: str | None
     staleness: Staleness
     kv_guard_ratio: float
+    device_guard_ratio: float = field(default=1.0, kw_only=True)
     http2: bool = False
     instances: int = 1
     discovery: DiscoverySettings | None = None
@@ -223,6 +225,7 @@ class AdmissionSettings:
     hybrid: HybridRules = field(default_factory=HybridRules)
     enforcing: Enforcing = field(default_factory=Enforcing)
     shares: ShareRules = field(default_factory=ShareRules)
+    memory: MemoryRules = field(default_factory=MemoryRules)
 
 
 @dataclass(frozen=True, slots=True)

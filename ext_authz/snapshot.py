@@ -91,7 +91,8 @@ class EndpointSample:
     the card it runs on, where the source knows it. After merging, `origins` tells of each known
     number who gave it, `at_s` is the date of the last known load (see `telemetry.merge`),
     `thermal_factor` is by how much throttled clocks lengthen execution, and with `device_lost`
-    the card it runs on can be reached no longer, so that its load means nothing.
+    the card it runs on can be reached no longer, so that its load means nothing;
+    `device_memory_ratio` is the part of the card's memory in use at `device_at_s`.
 
     `mean_wait_s` is time in the engine's own queue and `mean_batch` requests in one batch, over
     what finished since the sample before, `mean_ttft_s` the time from arrival to the first token,
@@ -119,6 +120,8 @@ class EndpointSample:
     rejections_per_s: float | None = None
     thermal_factor: float = 1.0
     device_lost: bool = False
+    device_memory_ratio: float | None = None
+    device_at_s: float = -inf
     origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}))
 
     def told_s(self, signal: str) -> float:

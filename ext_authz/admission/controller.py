@@ -18,6 +18,7 @@ from ext_authz.admission.elsewhere import ran_elsewhere
 from ext_authz.admission.endpoints import EndpointState, seat
 from ext_authz.admission.ledger import Ledger, Reservation
 from ext_authz.admission.measures import is_tried
+from ext_authz.admission.memory import Memory
 from ext_authz.admission.policies import may_try_next
 from ext_authz.admission.pools import Pools
 from ext_authz.admission.refusing import Refuser, pressed
@@ -49,6 +50,7 @@ class Controller:
         self._limits = TenantLimitBook(settings.tenants, now)
         self._refuser = Refuser(settings.retry, rng)
         self.pools = Pools()
+        self._memory = Memory()
         self._looked_s = -inf
         self._settled_s = -inf
         self.pools.reconfigure(settings)
@@ -240,6 +242,7 @@ class Controller:
             foresight.estimate_untold(self.ledger, self.pools.by_name, self.report_lag, now)
             for pool in self.pools.by_name.values():
                 pool.trust.look(self.settings.hybrid, now)
+            self._memory.look(self.pools.homed(), self.settings.memory, now)
 
     def reconfigure(self, settings: AdmissionSettings, now: float) -> None:
         """Swap settings. Reservations, buckets, shares and what was learned stay."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import exp, inf
 
+from ext_authz.admission.climb import Climb
 from ext_authz.admission.hearsay import Hearsay
 from ext_authz.admission.limits import Knee
 from ext_authz.admission.traffic import Traffic
@@ -40,6 +41,7 @@ class EndpointState:
         "_mean_at_s",
         "_peak_before",
         "_peak_since",
+        "climb",
         "execution",
         "foreign",
         "hearsay",
@@ -55,6 +57,7 @@ class EndpointState:
         "sample",
         "spec",
         "thermal_factor",
+        "tightened",
         "touched",
         "traffic",
         "trials",
@@ -74,6 +77,8 @@ class EndpointState:
         self.hearsay = Hearsay()
         self.knee = Knee(spec.max_concurrency)
         self.trials = Trials()
+        self.climb = Climb()
+        self.tightened = 0.0
         self.peers: tuple[EndpointState, ...] = ()
         self.thermal_factor = 1.0
         self.foreign = 0.0
@@ -135,6 +140,19 @@ class EndpointState:
         if limit != self.limit:
             self.limit = limit
             self._moved()
+
+    def tighten(self, ratio: float) -> None:
+        """The guard of its cache is lower by so much of the cache."""
+        if ratio != self.tightened:
+            self.tightened = ratio
+            self._moved()
+
+    @property
+    def own_kv_ratio(self) -> float | None:
+        """The part of its cache that our own requests may fill; None if nobody knows how large
+        it is."""
+        capacity = self.sample.kv_capacity_tokens if self.sample else None
+        return self.own_tokens / capacity if capacity else None
 
     @property
     def device(self) -> str | None:

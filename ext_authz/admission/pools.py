@@ -5,12 +5,14 @@ PURE.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ext_authz.admission.endpoints import EndpointState, seat
 from ext_authz.admission.modes import Trust
 from ext_authz.admission.view import PoolState
 from ext_authz.estimation.latency.chain import Chain
 from ext_authz.estimation.margin import MarginTuner
-from ext_authz.settings import AdmissionSettings, Stage
+from ext_authz.settings import AdmissionSettings, Pool, Stage
 
 
 class Pools:
@@ -67,6 +69,12 @@ class Pools:
             for name, stages in self._stages.items()
         }
         seat(self.endpoints.values())
+
+    def homed(self) -> Iterator[tuple[Pool, EndpointState]]:
+        """Each endpoint with its pool."""
+        for pool in self.by_name.values():
+            for endpoint in pool.endpoints:
+                yield pool.spec, endpoint
 
     def states(self) -> tuple[tuple[str, EndpointState], ...]:
         """(pool, endpoint) of all that is configured."""

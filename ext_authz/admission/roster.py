@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from ext_authz.admission.endpoints import EndpointState
+from ext_authz.admission.memory import is_short
 from ext_authz.settings import Pool
 from ext_authz.snapshot import EndpointSample
 
@@ -172,10 +173,8 @@ class Roster:
         if endpoint.peers:
             load += endpoint.peers_load(spec.staleness, now)
         pressure = load / endpoint.limit
-        if endpoint.load >= 0.5:
-            kv_ratio = endpoint.kv_ratio_with(0, now - spec.staleness.lifetime_s)
-            if kv_ratio is not None and kv_ratio > spec.kv_guard_ratio:
-                pressure += NO_MEMORY
+        if endpoint.load >= 0.5 and is_short(endpoint, spec, 0, now):
+            pressure += NO_MEMORY
         return pressure
 
     def _told(self, endpoint: EndpointState, is_believed: bool, now: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from operator import itemgetter
 
 from ext_authz.admission.endpoints import EndpointState
+from ext_authz.admission.memory import is_short
 from ext_authz.admission.roster import FEW, NO_MEMORY
 from ext_authz.admission.view import PoolState
 from ext_authz.model import Reason, value
@@ -82,10 +83,8 @@ def occupying(endpoint: EndpointState, pool: PoolState, tokens: int, now: float)
     if load is None or not endpoint.fits(tokens):
         return None
     # Alone on the endpoint, a request that fits is served however large.
-    if endpoint.load >= 0.5:
-        kv_ratio = endpoint.kv_ratio_with(tokens, now - spec.staleness.lifetime_s)
-        if kv_ratio is not None and kv_ratio > spec.kv_guard_ratio:
-            return None
+    if endpoint.load >= 0.5 and is_short(endpoint, spec, tokens, now):
+        return None
     if endpoint.peers:
         load += endpoint.peers_load(spec.staleness, now)
     return load

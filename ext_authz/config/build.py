@@ -10,6 +10,7 @@ from ext_authz.config.discovery import discovery_settings
 from ext_authz.config.enforcing import enforcing_of
 from ext_authz.config.fairness import share_rules
 from ext_authz.config.journal import journal_settings
+from ext_authz.config.memory import device_guard_ratio, memory_rules
 from ext_authz.config.model_shapes import kv_token_bytes
 from ext_authz.config.modes import hybrid_rules, reactive_rules
 from ext_authz.config.pipelines import pipeline_settings
@@ -142,6 +143,7 @@ def _admission(config: AdmissionControl, base: Path) -> AdmissionSettings:
         hybrid=hybrid_rules(config.hybrid),
         enforcing=enforcing_of(config),
         shares=share_rules(scheduling.fairness),
+        memory=memory_rules(config.memory),
     )
 
 
@@ -211,6 +213,7 @@ def _pool(pool: PoolBody, mode: str, stale_s: float, base: Path) -> Pool:
             floor_ratio=pool.staleness.floor,
         ),
         kv_guard_ratio=pool.kv_guard,
+        device_guard_ratio=device_guard_ratio(pool.device_guard, pool.engine),
         http2=pool.http2,
         instances=pool.instances,
         discovery=None

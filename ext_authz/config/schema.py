@@ -14,6 +14,7 @@ from ext_authz.config.discovery import DiscoverBody
 from ext_authz.config.enforcing import EnforcementWord, RuleWords
 from ext_authz.config.fairness import FairnessBody
 from ext_authz.config.journal import JournalBody
+from ext_authz.config.memory import MemoryBody
 from ext_authz.config.model_shapes import ModelShapeBody
 from ext_authz.config.modes import HybridBody, ModeWord, ReactiveBody
 from ext_authz.config.pipelines import PipelineBody
@@ -132,6 +133,7 @@ class PoolBody(Section):
     stale_after: StaleAfter | None = None
     staleness: StalenessBody = StalenessBody()
     kv_guard: Annotated[float, number(0, 1, above=True)] = 0.85
+    device_guard: Annotated[float | None, number(0, 1, above=True)] = None
     http2: Flag = False
     instances: Annotated[int, whole(1, 1024)] = 1
     mode: ModeWord | None = None
@@ -264,6 +266,7 @@ class AdmissionControl(Section):
         Field(default_factory=list)
     )
     pipelines: Annotated[list[PipelineBody], Field(max_length=64)] = Field(default_factory=list)
+    memory: MemoryBody = MemoryBody()
     hold: Hold = Hold()
     retry: Retry = Retry()
     cost: Cost = Cost()

@@ -28,8 +28,8 @@ MOST_DEVICES = 4096
 _MEASURED = tuple(
     f.name
     for f in fields(EndpointSample)
-    if f.name
-    not in {"endpoint", "at_s", "source", "origins", "thermal_factor", "by_model", "device_lost"}
+    if f.name not in {"endpoint", "at_s", "source", "origins", "by_model"}
+    and f.name not in {"thermal_factor", "device_lost", "device_memory_ratio", "device_at_s"}
 )
 _OF_DEVICE = tuple(
     f.name
@@ -155,6 +155,8 @@ class Merger:
             origins=origins,
             thermal_factor=thermal_factor(device) if device else 1.0,
             device_lost=device is not None and device.lost,
+            device_memory_ratio=memory_ratio(device) if device else None,
+            device_at_s=device.at_s if device else -inf,
             **values,
         )
 
@@ -163,6 +165,12 @@ class Merger:
         the endpoint, and nothing else does."""
         assumed = (sample.at_s for sample in newest if sample.source == ASSUMED)
         return self._load_told_s.get(name, max(assumed, default=-inf))
+
+
+def memory_ratio(device: DeviceSample) -> float | None:
+    """The part of a card's memory in use; None if it was not told."""
+    used, total = device.memory_used_bytes, device.memory_total_bytes
+    return used / total if used is not None and total else None
 
 
 def thermal_factor(device: DeviceSample) -> float:

@@ -9,6 +9,7 @@ import pytest
 from ext_authz.config import Loaded, load
 from ext_authz.config.keys import digest
 from ext_authz.errors import ConfigError
+from ext_authz.overload import MemoryRules
 from ext_authz.settings import (
     CostRules,
     EdgeSettings,
@@ -139,6 +140,8 @@ def test_pools_and_tenants_reach_the_settings() -> None:
         2.0,
     )
     assert (economy.kv_guard_ratio, economy.slots) == (0.85, 16)
+    assert (primary.device_guard_ratio, economy.device_guard_ratio) == (0.95, 1.0)
+    assert admission.memory == MemoryRules(0.5, 0.3, 10.0, 120.0)
     assert admission.tenants == {
         "acme": Tenant(
             "acme",

@@ -172,6 +172,17 @@ def test_a_throttled_device_slows_the_endpoints_on_it(configured: bool) -> None:
     assert changed.thermal_factor == 1.0
 
 
+def test_the_memory_of_a_card_is_told_of_its_endpoints() -> None:
+    """With its own date; unknown while one of the two numbers is."""
+    merger = Merger({A: "GPU-1"})
+    merger.take(Report((sample("scrape", 1.0, running=1.0),)))
+    (changed,) = merger.take(Report(devices=(DeviceSample("GPU-1", 2.0, "nvml"),)))
+    assert changed.device_memory_ratio is None
+    used = DeviceSample("GPU-1", 3.0, "nvml", memory_used_bytes=9e9, memory_total_bytes=10e9)
+    (changed,) = merger.take(Report(devices=(used,)))
+    assert (changed.device_memory_ratio, changed.device_at_s, changed.at_s) == (0.9, 3.0, 1.0)
+
+
 def test_reconfiguring_forgets_only_what_went() -> None:
     """Endpoints that stay keep their sample."""
     merger = Merger({A: None, "b:80": None})

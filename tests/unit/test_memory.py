@@ -1,0 +1,129 @@
+"""Guards of memory: that of the cache tightens while our own work climbs; that of the card."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ext_authz.admission.climb import Climb
+from ext_authz.admission.endpoints import EndpointState
+from ext_authz.admission.memory import Memory, is_short
+from ext_authz.overload import MemoryRules
+from ext_authz.settings import Pool
+from ext_authz.snapshot import EndpointSample
+from tests.support.world import pool
+
+RULES = MemoryRules()
+EVERY_S = 0.5
+
+
+def play(climb: Climb, ratios: list[float], from_s: float = 0.0) -> list[float]:
+    return [climb.saw(r, RULES, from_s + EVERY_S * step) for step, r in enumerate(ratios)]
+
+
+def test_steady_work_tightens_nothing() -> None:
+    assert set(play(Climb(), [0.5] * 400)) == {0.0}
+
+
+def test_a_climb_tightens_by_as_much_as_it_rises() -> None:
+    """From 0.4 for a minute up to 0.7 in six seconds: by then the last six seconds are 0.55 on
+    the mean, the last minute 0.415: a rise of a third."""
+    climb = Climb()
+    assert set(play(climb, [0.4] * 120)) == {0.0}
+    rises = play(climb, [0.4 + 0.025 * step for step in range(1, 13)], 60.0)
+    assert rises[0] == 0.0
+    assert rises[-1] == pytest.approx(0.35, abs=0.05)
+
+
+def test_it_is_over_five_seconds_after_the_climb() -> None:
+    climb = Climb()
+    play(climb, [0.2] * 120)
+    assert play(climb, [0.2 + 0.05 * step for step in range(1, 13)], 60.0)[-1] > 0.15
+    after = play(climb, [0.8] * 120, 66.0)
+    assert set(after[round(5.0 / EVERY_S) :]) == {0.0}
+
+
+def test_before_there_is_a_history_nothing_is_a_climb() -> None:
+    assert set(play(Climb(), [0.01 * step for step in range(59)])) == {0.0}
+
+
+def test_the_first_requests_after_a_quiet_time_are_no_climb() -> None:
+    """They fill next to nothing of the cache."""
+    climb = Climb()
+    play(climb, [0.0] * 240)
+    assert set(play(climb, [0.002 * step for step in range(10)], 120.0)) == {0.0}
+
+
+def test_a_slow_climb_is_none() -> None:
+    assert set(play(Climb(), [0.2 + 0.0005 * step for step in range(1000)])) == {0.0}
+
+
+def endpoint_of(spec: Pool, sample: EndpointSample) -> EndpointState:
+    endpoint = EndpointState(spec.endpoints[0])
+    endpoint.observe(replace(sample, endpoint=spec.endpoints[0].address))
+    return endpoint
+
+
+FULL_CARD = EndpointSample(
+    "", 10.0, running=4.0, waiting=0.0, kv_usage_ratio=0.05, kv_capacity_tokens=10_000.0,
+    device_memory_ratio=0.92, device_at_s=10.0,
+)  # fmt: skip
+
+
+def test_the_guard_is_tightened_and_relaxed() -> None:
+    spec = replace(pool("p", 8, 1), kv_guard_ratio=0.85)
+    endpoint, memory = endpoint_of(spec, FULL_CARD), Memory()
+    now = 10.0
+    for _ in range(120):
+        now += EVERY_S
+        memory.look([(spec, endpoint)], RULES, now)
+    for _ in range(12):
+        now += EVERY_S
+        endpoint.reserve(550)
+        memory.look([(spec, endpoint)], RULES, now)
+    # 6600 of 10,000 tokens are taken: under the guard, and over the tightened one.
+    assert endpoint.tightened == pytest.approx(0.25)
+    assert is_short(endpoint, spec, 0, 10.0)
+    for _ in range(10):
+        now += EVERY_S
+        memory.look([(spec, endpoint)], RULES, now)
+    assert endpoint.tightened == 0.0
+    assert not is_short(endpoint, spec, 0, 10.0)
+
+
+def test_a_guard_below_the_tightest_stays() -> None:
+    spec = replace(pool("p", 8, 1), kv_guard_ratio=0.5)
+    endpoint, memory = endpoint_of(spec, FULL_CARD), Memory()
+    for step in range(200):
+        endpoint.reserve(30)
+        memory.look([(spec, endpoint)], RULES, 10.0 + EVERY_S * step)
+        assert endpoint.tightened == 0.0
+
+
+def test_a_card_full_of_cache_admits_where_the_cache_is_empty() -> None:
+    """vLLM at 92 % of the card's memory with 5 % of its cache in use."""
+    spec = pool("p", 8, 1)
+    assert not is_short(endpoint_of(spec, FULL_CARD), spec, 100, 10.0)
+
+
+def test_where_memory_is_taken_on_demand_the_card_is_the_guard() -> None:
+    spec = replace(pool("p", 8, 1), device_guard_ratio=0.85)
+    assert is_short(endpoint_of(spec, FULL_CARD), spec, 100, 10.0)
+    for unknown in (
+        replace(FULL_CARD, device_memory_ratio=None),
+        replace(FULL_CARD, device_at_s=10.0 - spec.staleness.lifetime_s - 1.0),
+        replace(FULL_CARD, device_memory_ratio=0.84),
+    ):
+        assert not is_short(endpoint_of(spec, unknown), spec, 100, 10.0)
+
+
+def test_an_old_reading_is_taken_for_more() -> None:
+    """By 15 % when it is as old as is believed at all: 0.8 counts as 0.92 then, and as 0.85 and
+    more from 0.42 of that age."""
+    spec = replace(pool("p", 8, 1), device_guard_ratio=0.85)
+    lifetime_s = spec.staleness.lifetime_s
+    sample = replace(FULL_CARD, device_memory_ratio=0.8)
+    assert not is_short(endpoint_of(spec, sample), spec, 0, 10.0 + 0.4 * lifetime_s)
+    old = replace(sample, kv_usage_ratio=None, kv_capacity_tokens=None)
+    assert is_short(endpoint_of(spec, old), spec, 0, 10.0 + 0.45 * lifetime_s)
