@@ -193,3 +193,25 @@ def test_a_reload_forgets_no_offence() -> None:
     only_q = settings((pool("q", 4),), (tenant("a"), tenant("b")))
     gate.controller.reconfigure(only_q, gate.now)
     assert gate.controller.refuse_early(only_q.tenants["a"], LOUD, gate.now) is None
+
+
+def test_an_obeying_tenant_is_told_the_same_beside_a_neighbour_that_hammers() -> None:
+    """Both have their share and want more; how often the neighbour knocks makes no difference."""
+    told = []
+    for knocks in (1, 20):
+        gate = rig()
+        for name in ("a", "b", "a", "b"):
+            gate.send(Caller(name))
+        times = []
+        for step in range(600):
+            gate.now += 0.02
+            if step % 25 == 0:
+                gate.hear()
+                for _ in range(knocks):
+                    gate.send(Caller("b", b"loud"))
+            if step % 50 == 0:
+                decision = gate.controller.arrive(gate.ask(Caller("a", b"calm"), None), gate.now)
+                assert decision.retry is not None
+                times.append(decision.retry.after_s - decision.retry.jitter_s)
+        told.append(times)
+    assert told[0] == pytest.approx(told[1])
