@@ -27,6 +27,8 @@ ROUNDING_S = 1e-6
 # Endpoints whose memory is full come after those that are merely busy, and those without
 # telemetry after all others.
 NO_MEMORY, NO_TELEMETRY = 1e3, 1e6
+# One that has just refused a request comes after those that have not.
+PUT_OFF = 1e2
 # In place of the sample that was looked at last.
 _UNSEEN = "none yet"
 
@@ -34,7 +36,7 @@ _UNSEEN = "none yet"
 class _Entry:
     """What an endpoint counted for when it was last looked at. `load` None: not believed."""
 
-    __slots__ = ("load", "own", "sample", "slots", "untold", "version")
+    __slots__ = ("is_put_off", "load", "own", "pressure", "sample", "slots", "untold", "version")
 
     def __init__(self) -> None:
         self.load: float | None = None
@@ -42,6 +44,8 @@ class _Entry:
         self.own = 0
         self.slots = 0
         self.untold = 0.0
+        self.pressure = 0.0
+        self.is_put_off = False
         self.version = 0
 
 
@@ -108,6 +112,20 @@ class Roster:
             heappush(heap, item)
         return found
 
+    def put_off(self, endpoint: EndpointState) -> None:
+        """It has refused a request: others come first until something of it changes. So an
+        endpoint that is too slow for what is promised here is not asked in vain each time, though
+        it carries the least."""
+        entry = self._entries[endpoint.place]
+        if not entry.is_put_off:
+            entry.is_put_off = True
+            entry.version += 1
+            heappush(self._heap, (entry.pressure + PUT_OFF, endpoint.place, entry.version))
+
+    def is_put_off(self, endpoint: EndpointState) -> bool:
+        """Whether it has refused, and nothing has changed since."""
+        return self._entries[endpoint.place].is_put_off
+
     def catch_up(self, now: float) -> None:
         """Bring all numbers up to `now`."""
         if now > self._steady_until_s and (
@@ -162,6 +180,7 @@ class Roster:
             self.untold += entry.untold
             self.believed += 1
             pressure = self._pressure(endpoint, load, now)
+        entry.pressure, entry.is_put_off = pressure, False
         heappush(self._heap, (pressure, endpoint.place, entry.version))
         if sample is not entry.sample or endpoint.peers:
             entry.sample = sample

@@ -23,6 +23,10 @@ from ext_authz.model import Reason
 # Reasons that are about one endpoint; all others are about the pool, whichever is chosen.
 OF_ENDPOINT = frozenset({Reason.AT_CAPACITY, Reason.SLO_UNREACHABLE})
 
+# Endpoints that have refused before, and of which nothing has changed since, are asked as long as
+# no more than so many have refused this request.
+MOST_VAIN = 1
+
 
 @dataclass(slots=True)
 class Look:
@@ -45,13 +49,22 @@ def best(found: Look, judge: Callable[[View], Look], now: float) -> Look:
         return _safer(found, view, judge, now)
     if found.objection not in OF_ENDPOINT:
         return found
-    for endpoint, occupied in _others(view, FEW, now):
+    _put_off(found)
+    for vain, (endpoint, occupied) in enumerate(_others(view, FEW, now)):
+        if vain >= MOST_VAIN and view.pool.roster.is_put_off(endpoint):
+            break
         other = judge(instead(view, endpoint, occupied, now))
         if other.objection is None:
             return other
+        _put_off(other)
         if found.binding is not None and other.binding is None:
             found = other
     return found
+
+
+def _put_off(found: Look) -> None:
+    if found.view is not None and found.objection is Reason.SLO_UNREACHABLE:
+        found.view.pool.roster.put_off(found.view.endpoint)
 
 
 def _safer(found: Look, view: View, judge: Callable[[View], Look], now: float) -> Look:

@@ -142,6 +142,29 @@ def test_what_refuses_is_passed_over() -> None:
     assert everywhere.goes_to() is Reason.SLO_UNREACHABLE
 
 
+def test_what_has_refused_is_asked_last_until_something_changes() -> None:
+    """Endpoints that are too slow for the promise carry the least, and would be asked in vain
+    each time: once refused, those that have not come first, however many there are."""
+    loads, hot = (1.0,) * 10 + (2.0,), (4.0,) * 10 + (1.0,)
+    routed = Routed(config((16,) * 11, default_slo=within(1.5)), loads, hot)
+    roster, slow = routed.pool.roster, routed.pool.endpoints[:10]
+    for _ in range(2):
+        routed.look()
+    assert all(roster.is_put_off(endpoint) for endpoint in slow)
+    assert routed.goes_to() == "p-10:80"
+    assert roster.top() is routed.pool.endpoints[10]
+    slow[3].reserve(1)
+    roster.catch_up(0.1)
+    assert not roster.is_put_off(slow[3])
+
+
+def test_a_refusal_is_not_the_last_word_for_what_is_smaller() -> None:
+    """Put off is not left out: a small request runs where a large one was refused."""
+    routed = Routed(config((16, 16), default_slo=within(1.2)), (1.0, 1.0), hot=(1.5, 1.5))
+    assert routed.goes_to() is Reason.SLO_UNREACHABLE
+    assert routed.goes_to(tokens=40) == "p-0:80"
+
+
 def test_a_full_endpoint_is_passed_over() -> None:
     """The large endpoint has a slot left, though the small one seems less pressed."""
     small, large = 2.0 - 0.45, 16.0 - 0.6
@@ -189,12 +212,12 @@ def test_a_pool_takes_what_one_of_its_endpoints_takes(
     ask = Asks(made)("a", 400)
     if first_token:
         ask = replace(ask, ttft_s=promise.e2e_s and 0.5 * promise.e2e_s)
-    found = enforcing.look(ask, routed.pool, made, False, 0.1)
-    view, objection = found.view, found.objection
-    assert view is not None
     choice = choose(routed.pool, ask.estimate.kv_tokens, 0.1)
     least = seen(ask, routed.pool, made, choice, 0.1)
     assert least is not None
+    found = enforcing.look(ask, routed.pool, made, False, 0.1)
+    view, objection = found.view, found.objection
+    assert view is not None
     takes: dict[EndpointState, View] = {}
     for endpoint in routed.pool.endpoints:
         occupied = occupying(endpoint, routed.pool, ask.estimate.kv_tokens, 0.1)
