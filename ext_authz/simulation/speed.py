@@ -8,7 +8,7 @@ that were recorded that is an extrapolation, as good as the form of the predicto
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ext_authz.estimation.latency.features import Load, Work
 from ext_authz.estimation.latency.level import Pace
@@ -39,6 +39,9 @@ class Speed:
             self._predictors[name] = Predictor()
         for request in sorted(told, key=lambda each: each.at_s + (each.seconds or 0.0)):
             self._learn(request)
+        # A predictor aims at the middle; what stands in for a time that was not recorded must be
+        # right in the mean, or loads come out too low.
+        self._level = {name: self._mean_stray(name, told) for name in self.most_met}
 
     def _learn(self, request: Request) -> None:
         name = request.pool or ""
@@ -48,6 +51,17 @@ class Speed:
         met, lived = _load(request.met), _load(request.lived or request.met)
         self._predictors[name].learn(Lesson(work, met, lived, slots, request.seconds), Pace())
 
+    def _mean_stray(self, name: str, told: Sequence[Request]) -> float:
+        """All that the pool's requests took over all that was predicted of them."""
+        took = expected = 0.0
+        for request in told:
+            work = _work(request)
+            if (request.pool or "") == name and work is not None and request.met is not None:
+                took += request.seconds or 0.0
+                met, slots = _load(request.met), self._slots[name]
+                expected += self._predictors[name].ask(work, met, slots, Pace()).e2e_s
+        return took / expected if expected > 0.0 else 1.0
+
     def seconds(self, request: Request, pool: str, beside: Beside) -> float | None:
         """How long `request` takes in `pool` with so much `beside` it; None if nothing tells."""
         work, now = _work(request), self._predictors.get(pool)
@@ -55,7 +69,7 @@ class Speed:
             return request.seconds
         there_s = now.ask(work, _load(beside), self._slots[pool], Pace()).e2e_s
         if request.seconds is None or request.met is None:
-            return there_s
+            return there_s * self._level[pool]
         name = request.pool or ""
         then = self._predictors[name]
         if not then.taught:
