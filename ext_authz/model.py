@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar, dataclass_transform
 
-from ext_authz.overload import Bound, Mode
+from ext_authz.overload import Bound, Held, Mode
 
 _Class = TypeVar("_Class")
 
@@ -29,6 +29,7 @@ class Verdict(StrEnum):
     """What happens to a request."""
 
     ADMIT = "admit"
+    HOLD = "hold"  # decided later, see `Held`
     DEMOTE = "demote"
     REJECT = "reject"
 
@@ -41,6 +42,7 @@ class Reason(StrEnum):
     IDLE_ENDPOINT = "idle_endpoint"
     PREFLIGHT = "preflight"
     DISABLED = "disabled"
+    DEMOTION_PREFERRED = "demotion_preferred"
     TELEMETRY_FALLBACK = "telemetry_fallback"
     # refused for what the caller is or asks
     UNKNOWN_KEY = "unknown_key"
@@ -202,9 +204,8 @@ class Evidence:
     """The numbers a decision was taken on: enough to explain it later. Unknown is None.
 
     `predicted_s` is the expected time end to end, `risk_ratio` the chance to break the promise,
-    `memory_risk_ratio` the part of the pool's KV cache the request may fill; `limit` is how many
-    requests the endpoint may carry, and `limited_by` why. `mode` is what was
-    acted on: predictions, or gauges and means.
+    `memory_risk_ratio` the part of the pool's KV cache it may fill; `limit` is how many requests
+    the endpoint may carry, and `limited_by` why; `mode` what was acted on.
     """
 
     in_flight: float
@@ -229,7 +230,7 @@ class Decision:
     `verdict` is what happens; `would_be` the verdict enforcement would have given (they differ
     only in shadow mode). `endpoint` and `reservation_id` are set exactly when work was admitted
     to a pool. `pipeline` is the one that the request belongs to, and `stage` the pool of its stage
-    that objected.
+    that objected. `held` is set of what waits, and of what has waited.
     """
 
     verdict: Verdict
@@ -247,12 +248,12 @@ class Decision:
     evidence: Evidence | None = None
     pipeline: str | None = None
     stage: str | None = None
+    held: Held | None = None
 
 
 @value
 class Usage:
-    """What an engine counted of one request; `ttft_s` from its arrival to the first token.
-    Unknown is None."""
+    """What an engine counted of one request, None if unknown; `ttft_s` is from its arrival."""
 
     prompt_tokens: int | None = None
     output_tokens: int | None = None
@@ -263,10 +264,10 @@ class Usage:
 class Outcome:
     """How an admitted request ended, as the access log tells it.
 
-    `duration_s` is end to end, `ended_s` (monotonic) when that was: earlier than the entry came,
-    unknown where the log gives no times. `status` is HTTP's, `grpc_status` that of a gRPC answer's
-    trailers. `timed_out`: the proxy or the client's deadline ended it. `response_bytes` is the body
-    sent; `usage` what the engine itself counted, where a tap on the response has read it.
+    `duration_s` is from when it was let in to its end, `ended_s` (monotonic) when that was: earlier
+    than the entry came, unknown where the log gives no times. `status` is HTTP's, `grpc_status`
+    that of a gRPC answer's trailers. `timed_out`: the proxy or the client's deadline ended it.
+    `response_bytes` is the body sent; `usage` what the engine counted, where a tap has read it.
     """
 
     reservation_id: str

@@ -179,3 +179,45 @@ class Enforcing:
         """Whether objections of `rule` in `pool` do not count for everybody."""
         tenants = (None, *self.tenants)
         return any(self.of(rule, tenant, pool) is not Enforcement.ENFORCE for tenant in tenants)
+
+
+class Demotion(StrEnum):
+    """Whether requests may run in a pool that they were not meant for: where else they would be
+    refused; rather than load their own pool; not at all."""
+
+    ALLOWED = "allowed"
+    PREFERRED = "preferred"
+    FORBIDDEN = "forbidden"
+
+
+class Relief(StrEnum):
+    """What becomes of a request that cannot wait for its pool, or has waited in vain: refused; sent
+    down the pool's chain of demotion; sent to the overflow pool."""
+
+    REJECT = "reject"
+    DEMOTE = "demote"
+    OVERFLOW = "overflow"
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRules:
+    """How requests wait at the gate: at most `limit_s` (0: they do not), and at most
+    `most_tickets` for each pool. `when_full` is for those that cannot wait, `when_late` for those
+    that waited in vain. Who prefers to be demoted is, while a pool is loaded beyond
+    `preferred_above_ratio`."""
+
+    limit_s: float = 0.0
+    when_full: Relief = Relief.DEMOTE
+    when_late: Relief = Relief.DEMOTE
+    most_tickets: int = 1000
+    preferred_above_ratio: float = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """That a request waits, or has waited, at the gate: the name of its ticket, the `Reason`, and
+    how long so far."""
+
+    ticket: str
+    reason: str
+    seconds: float

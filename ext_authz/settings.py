@@ -11,7 +11,9 @@ from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
 from ext_authz.overload import (
+    Demotion,
     Enforcing,
+    HoldRules,
     HybridRules,
     MemoryRules,
     Mode,
@@ -64,12 +66,13 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class RequestType:
-    """A kind of work: its weight multiplies the tenant's."""
+    """A kind of work: its weight multiplies the tenant's; of demotion the stricter word counts."""
 
     name: str
     weight: float
     priority: PriorityClass
     max_concurrent: int | None
+    demotion: Demotion = Demotion.ALLOWED
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +89,14 @@ class TenantLimits:
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """Who asks. `types[0]` is the default type; a client header chooses only among `types`.
-
-    `models` None allows every configured model.
-    """
+    `models` None allows every configured model."""
 
     name: str
     weight: float
     types: tuple[str, ...]
     models: frozenset[str] | None = None
     default_model: str | None = None
-    may_demote: bool = True
+    demotion: Demotion = Demotion.ALLOWED
     limits: TenantLimits = TenantLimits()
 
 
@@ -105,8 +106,7 @@ class Endpoint:
 
     `max_concurrency` is the slots: requests it runs at once before they queue inside it.
     `device` names the card, so that endpoints that share one can be told. `metrics_url` is where
-    its metrics page is, if not where its engine puts it.
-    """
+    its metrics page is, if not where its engine puts it."""
 
     address: str
     url: str
@@ -133,7 +133,7 @@ class DiscoverySettings:
 class Pool:
     """Servers of the same models. `models` empty serves any name. `http2`: how Envoy speaks to
     them, as gRPC inference servers need. `instances` of a fixed-shape model run at once on each
-    endpoint. `kv_token_bytes` is what a token fills of the KV cache, by model, where known."""
+    endpoint. `kv_token_bytes`: what a token fills of the KV cache, by model; see `Relief` too."""
 
     name: str
     engine: str
@@ -148,6 +148,7 @@ class Pool:
     discovery: DiscoverySettings | None = None
     kv_token_bytes: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     mode: Mode = Mode.PREDICTIVE
+    overflow_to: str | None = None
 
     @property
     def slots(self) -> int:
@@ -180,8 +181,7 @@ class Pipeline:
     """Requests that visit several pools, one after the other, and are decided once.
 
     A request is one of these if its model is among `models` and its path matches one of `paths`,
-    which may end in `*`; none of either matches all. `stages` is in order of the visits, never
-    empty; Envoy sends the request to the first.
+    which may end in `*`; none of either matches all. `stages` is in order of visits, never empty.
     """
 
     name: str
@@ -198,8 +198,7 @@ class AdmissionSettings:
     each pool's slots that only the high class may fill. `lease_s` ends a reservation whose
     outcome never arrives. With `tune_margin` the margin follows how many promises are broken;
     load may break `target_violation_ratio` of them. Of what would be refused `tried_ratio` are
-    let in, to learn what becomes of them. Of `pipelines` the first that matches counts. `reactive`
-    and `hybrid` hold for pools of these modes.
+    let in, to learn what becomes of them. Of `pipelines` the first that matches counts.
     """
 
     enabled: bool
@@ -226,6 +225,7 @@ class AdmissionSettings:
     enforcing: Enforcing = field(default_factory=Enforcing)
     shares: ShareRules = field(default_factory=ShareRules)
     memory: MemoryRules = field(default_factory=MemoryRules)
+    hold: HoldRules = field(default_factory=HoldRules)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ext_authz.admission.view import Ask, View
 from ext_authz.model import Decision, LimitState, Reason, RetryHint, Verdict
+from ext_authz.overload import Held
 from ext_authz.settings import Tenant
 
 
@@ -44,6 +45,21 @@ def early_refusal(
         tenant=tenant.name,
         retry=retry,
         limit=limit,
+    )
+
+
+def waiting(ask: Ask, view: View | None, reason: Reason) -> Decision:
+    """The decision that has `ask` wait, for what was looked at."""
+    return Decision(
+        verdict=Verdict.HOLD,
+        reason=reason,
+        would_be=Verdict.HOLD,
+        tenant=ask.tenant.name,
+        type=ask.type.name,
+        model=ask.request.model,
+        estimate=ask.estimate,
+        evidence=None if view is None else view.evidence(),
+        held=Held(ask.id, reason, 0.0),
     )
 
 

@@ -33,14 +33,14 @@ class Intake:
     def __init__(self, settings: AdmissionSettings, costs: CostBook) -> None:
         self._settings = settings
         self._costs = costs
-        self._chains = {name: self._chain(pool) for name, pool in settings.pools.items()}
+        pools = settings.pools
+        self._chains = {name: chain_of(pool, pools) for name, pool in pools.items()}
         self._by_model: dict[str, Pool] = {}
-        for pool in settings.pools.values():
+        for pool in pools.values():
             for model in pool.models:
                 self._by_model.setdefault(model, pool)
-        pools = settings.pools.values()
-        self._any = next((pool for pool in pools if not pool.models), None)
-        self._default = next(iter(pools), None)
+        self._any = next((pool for pool in pools.values() if not pool.models), None)
+        self._default = next(iter(pools.values()), None)
         self._pipelines = Pipelines(settings.pipelines)
         exact = {p: slo for p, slo in settings.path_slos.items() if not p.endswith("*")}
         self._exact_slos: Mapping[str, Slo] = exact
@@ -145,11 +145,28 @@ class Intake:
             found.append(_milliseconds(headers.get(self._settings.deadline_header)))
         return [seconds for seconds in found if seconds is not None]
 
-    def _chain(self, pool: Pool) -> tuple[Pool, ...]:
-        chain = [pool]
-        while (name := chain[-1].demote_to) is not None:
-            chain.append(self._settings.pools[name])
-        return tuple(chain)
+
+def resolved(ask: Ask, settings: AdmissionSettings) -> Ask | Decision:
+    """`ask` as another configuration has its tenant, type and pools, or its refusal there."""
+    tenant = settings.tenants.get(ask.tenant.name)
+    if tenant is None:
+        return early_refusal(ask.tenant, Reason.UNKNOWN_KEY)
+    type_ = settings.types.get(ask.type.name) or settings.types[tenant.types[0]]
+    model = ask.request.model
+    pool = settings.pools.get(ask.pools[0].name)
+    if pool is None:
+        return _refusal(Reason.NO_ENDPOINT, tenant, type_, ask.request)
+    if model is not None and tenant.models is not None and model not in tenant.models:
+        return _refusal(Reason.MODEL_NOT_ALLOWED, tenant, type_, ask.request)
+    return replace(ask, tenant=tenant, type=type_, pools=chain_of(pool, settings.pools))
+
+
+def chain_of(pool: Pool, pools: Mapping[str, Pool]) -> tuple[Pool, ...]:
+    """`pool` and those that it is demoted to, in order."""
+    chain = [pool]
+    while (name := chain[-1].demote_to) is not None:
+        chain.append(pools[name])
+    return tuple(chain)
 
 
 def grpc_timeout_s(value: str | None) -> float | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from ext_authz.admission.view import Ask, View
 from ext_authz.estimation.latency.queueing import FIXED_SHAPE
 from ext_authz.model import Reason
+from ext_authz.overload import Demotion
 from ext_authz.settings import FallbackAction, PriorityClass
 
 Policy = Callable[[View], Reason | None]
@@ -116,6 +117,7 @@ POLICIES: dict[bool, tuple[Policy, ...]] = {
 # A refusal by these may still be served elsewhere.
 DEMOTABLE = frozenset(
     {
+        Reason.DEMOTION_PREFERRED,
         Reason.AT_CAPACITY,
         Reason.RESERVED,
         Reason.OVER_SHARE,
@@ -130,6 +132,14 @@ DEMOTABLE = frozenset(
 )
 
 
+def demotion(ask: Ask) -> Demotion:
+    """What its tenant and its type together say of a request: the stricter of the two counts."""
+    said = (ask.tenant.demotion, ask.type.demotion)
+    if Demotion.FORBIDDEN in said:
+        return Demotion.FORBIDDEN
+    return Demotion.PREFERRED if Demotion.PREFERRED in said else Demotion.ALLOWED
+
+
 def may_try_next(ask: Ask, reason: Reason, fallback: FallbackAction) -> bool:
     """Whether a request refused for `reason` may be demoted.
 
@@ -137,7 +147,7 @@ def may_try_next(ask: Ask, reason: Reason, fallback: FallbackAction) -> bool:
     slower pool will not meet it either, and its slots belong to work that can still be in time.
     When telemetry is lost, an action that says reject means it, even if another pool is well.
     """
-    if not ask.tenant.may_demote or reason not in DEMOTABLE:
+    if demotion(ask) is Demotion.FORBIDDEN or reason not in DEMOTABLE:
         return False
     if reason is Reason.TELEMETRY_LOST:
         return fallback is FallbackAction.DEMOTE_LOW_PRIORITY

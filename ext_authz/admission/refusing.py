@@ -24,6 +24,8 @@ from ext_authz.settings import Tenant
 STANDING_BACK = frozenset({Reason.YIELDING, Reason.PAUSED})
 # Stands in for the mean execution in a retry hint while nothing has finished yet.
 UNKNOWN_EXECUTION_S = 1.0
+# No time to return.
+AT_ONCE = RetryHint(0.0, 0.0)
 
 
 class Refuser:
@@ -121,4 +123,4 @@ def pressed(view: View | None, now: float, retry: RetryHint | None = None) -> No
     if view is not None and view.occupied + 1.0 >= view.endpoint.limit:
         view.endpoint.knee.pressed(now)
     if view is not None and not view.hopeless:
-        view.pool.shares.refused(view.flow, retry or RetryHint(0.0, 0.0), now)
+        view.pool.shares.refused(view.flow, retry or AT_ONCE, now)

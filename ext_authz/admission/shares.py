@@ -171,12 +171,13 @@ class Shares:
             # It was silent while it held something.
             self._arm(flow, flow.active_until_s)
 
-    def refused(self, flow: Flow, retry: RetryHint, now: float) -> None:
-        """The flow wanted more. It stays among those that share until it had time to return."""
+    def refused(self, flow: Flow, retry: RetryHint, now: float, missed: float = 1.0) -> None:
+        """The flow wanted more, by so many `missed` requests (0: one that was counted waits on; -1:
+        it does so no more). It stays among those that share until it had time to return."""
         self._leave(flow, now)
         flow.active_until_s = max(flow.active_until_s, now + retry.after_s + DIVISOR_S)
         flow.refused_s = now
-        flow.missed += 1.0
+        flow.missed = max(0.0, flow.missed + missed)
         flow.missed_last = flow.missed
         self._yielding.refused(flow, now)
         self._take(flow, now)

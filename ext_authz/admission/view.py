@@ -50,7 +50,8 @@ class Ask:
     `slo_s` is the end-to-end promise (a client's deadline may have shortened it), `ttft_s` that of
     the first token and `tpot_s` that of each further one; None if none. `priced_as` is the model
     in the books of costs. Of a `pipeline`, `stages` holds what each asks of its one pool, the
-    entry first, and `estimate` what the request itself asks; empty for all others.
+    entry first, and `estimate` what the request itself asks; empty for all others. It has waited
+    `held_s` at the gate, which the promises do not hold any more.
     """
 
     id: str
@@ -66,6 +67,7 @@ class Ask:
     pipeline: str | None = None
     stages: tuple[Ask, ...] = ()
     caller: Caller = NOBODY
+    held_s: float = 0.0
 
 
 class PoolState:

@@ -24,7 +24,7 @@ from ext_authz.config.schema import (
     TypeBody,
 )
 from ext_authz.config.sources import source_settings, stale_after_s
-from ext_authz.overload import Mode, RetryRules
+from ext_authz.overload import Demotion, Mode, RetryRules
 from ext_authz.settings import (
     AdmissionSettings,
     CostRules,
@@ -236,7 +236,7 @@ def _tenant(tenant: TenantBody) -> Tenant:
         types=tenant_types(tenant),
         models=None if tenant.models is None else frozenset(tenant.models),
         default_model=tenant.default_model,
-        may_demote=tenant.demote == "allowed",
+        demotion=Demotion(tenant.demote),
         limits=_limits(tenant.limits),
     )
 

@@ -78,6 +78,7 @@ ANSWERS: Mapping[Reason, Answer] = MappingProxyType(
         Reason.IDLE_ENDPOINT: _FAULT,
         Reason.PREFLIGHT: _FAULT,
         Reason.DISABLED: _FAULT,
+        Reason.DEMOTION_PREFERRED: _FAULT,
         Reason.TELEMETRY_FALLBACK: _FAULT,
         Reason.UNKNOWN_KEY: _final(
             401,

@@ -14,6 +14,7 @@ from typing import Protocol
 from ext_authz.admission.controller import Controller
 from ext_authz.admission.intake import Intake
 from ext_authz.admission.ledger import Reservation
+from ext_authz.admission.policies import demotion
 from ext_authz.admission.view import NOBODY, Ask, Caller
 from ext_authz.estimation.cost import CostBook
 from ext_authz.estimation.latency.features import Work
@@ -28,6 +29,7 @@ from ext_authz.model import (
     Usage,
     Verdict,
 )
+from ext_authz.overload import Demotion
 from ext_authz.settings import AdmissionSettings
 from ext_authz.simulation.servers import Life, Server
 from ext_authz.simulation.ways import Teach
@@ -229,7 +231,7 @@ class StaticGate:
                     verdict, Reason.HEADROOM, verdict, pool=pool.name, endpoint=server.address,
                     reservation_id=life.id,
                 )  # fmt: skip
-            if not ask.tenant.may_demote:
+            if demotion(ask) is Demotion.FORBIDDEN:
                 break
         return Decision(Verdict.REJECT, Reason.AT_CAPACITY, Verdict.REJECT)
 

@@ -203,11 +203,11 @@ class Rerun:
     def _next_s(self) -> float:
         """When something ends, or what is held must be decided."""
         end_s = self._ends[0][0] if self._ends else inf
-        return min(end_s, self._controller.next_deadline() if self._held else inf)  # type: ignore[attr-defined]
+        return min(end_s, self._controller.next_deadline() if self._held else inf)
 
     def _dispatch(self, now: float) -> None:
         if self._held:
-            for id_, decision in self._controller.dispatched(now):  # type: ignore[attr-defined]
+            for id_, decision in self._controller.dispatched(now):
                 self._answered(id_, self._held[id_], decision, now)
 
     def _end(self, now: float) -> None:

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ext_authz.admission.controller import Controller
 from ext_authz.admission.ledger import Charge, Reservation
 from ext_authz.admission.pipelines import with_stages
-from ext_authz.model import Outcome, Verdict
+from ext_authz.model import Decision, Outcome, Verdict
 from ext_authz.overload import Enforcement, Enforcing, Rule
 from ext_authz.settings import (
     AdmissionSettings,
@@ -79,6 +79,8 @@ class Books(RuleBasedStateMachine):
         self.asks = Asks(self.config(0))
         self.controller = Controller(self.asks.config, Random(1), self.now)
         self.open: list[str] = []
+        # When those came that wait, if any may.
+        self.waiting: dict[str, float] = {}
 
     def config(self, number: int) -> AdmissionSettings:
         return replace(variant(number), enforcing=self.enforcing)
@@ -86,7 +88,7 @@ class Books(RuleBasedStateMachine):
     def books(self) -> dict[str, Any]:
         """Everything a request could be charged to."""
         controller = self.controller
-        accounts = controller._limits._accounts
+        accounts = controller._decider._limits._accounts
         return {
             "buckets": {
                 name: [b and b.level(self.now) for b in (account.requests, account.tokens)]
@@ -111,6 +113,9 @@ class Books(RuleBasedStateMachine):
             ask = with_stages(ask, TRIP, self.asks.config.pools)
         decision = self.controller.arrive(ask, self.now)
         after = self.books()
+        if decision.verdict is Verdict.HOLD:
+            self.held(decision)
+            return
         if decision.verdict is Verdict.REJECT:
             assert after == before
             assert decision.reservation_id is None
@@ -133,6 +138,9 @@ class Books(RuleBasedStateMachine):
         if self.enforce:
             for one in charges((booked,)):
                 assert one.endpoint.own <= one.endpoint.spec.max_concurrency
+
+    def held(self, decision: Decision) -> None:
+        raise AssertionError(f"nothing is held unless it is asked for: {decision}")
 
     @precondition(lambda self: self.open)
     @rule(data=st.data(), how=st.sampled_from(["settle", "cancel", "renew", "settle twice"]))
@@ -178,7 +186,9 @@ class Books(RuleBasedStateMachine):
         self.asks.config = self.config(number)
         self.controller.reconfigure(self.asks.config, self.now)
         after = self.books()
-        assert after["ledger"] == before["ledger"]
+        count = len(before["ledger"])
+        assert after["ledger"][:count] == before["ledger"]
+        assert set(after["ledger"][count:]) <= self.waiting.keys()
         for name, levels in after["buckets"].items():
             for new, old in zip(levels, before["buckets"][name], strict=True):
                 assert new is None or old is None or new <= old

@@ -24,7 +24,7 @@ from ext_authz.model import (
     Verdict,
     WorkEstimate,
 )
-from ext_authz.overload import Enforcement, Enforcing, RetryRules
+from ext_authz.overload import Demotion, Enforcement, Enforcing, RetryRules
 from ext_authz.settings import (
     AdmissionSettings,
     CostRules,
@@ -67,10 +67,10 @@ def tenant(
     weight: float = 1.0,
     type_: str = "default",
     limits: TenantLimits | None = None,
-    may_demote: bool = True,
+    demotion: Demotion = Demotion.ALLOWED,
 ) -> Tenant:
     """A tenant of one type."""
-    return Tenant(name, weight, (type_,), may_demote=may_demote, limits=limits or TenantLimits())
+    return Tenant(name, weight, (type_,), demotion=demotion, limits=limits or TenantLimits())
 
 
 def settings(

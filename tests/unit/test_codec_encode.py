@@ -48,6 +48,7 @@ FAULTS = {
     Reason.IDLE_ENDPOINT,
     Reason.PREFLIGHT,
     Reason.DISABLED,
+    Reason.DEMOTION_PREFERRED,
     Reason.TELEMETRY_FALLBACK,
     Reason.INTERNAL,
 }

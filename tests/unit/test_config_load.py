@@ -9,7 +9,7 @@ import pytest
 from ext_authz.config import Loaded, load
 from ext_authz.config.keys import digest
 from ext_authz.errors import ConfigError
-from ext_authz.overload import MemoryRules
+from ext_authz.overload import Demotion, MemoryRules
 from ext_authz.settings import (
     CostRules,
     EdgeSettings,
@@ -149,7 +149,7 @@ def test_pools_and_tenants_reach_the_settings() -> None:
             ("realtime", "default"),
             frozenset({"llama-70b", "llama-8b"}),
             "llama-70b",
-            False,
+            Demotion.FORBIDDEN,
             TenantLimits(50.0, 100.0, 2e5, 3e5, 40),
         ),
         "no": Tenant("no", 1.0, ("default",), limits=TenantLimits(0.5, 1.0, 600.0, 600.0)),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ext_authz.model import Outcome, Reason, Verdict
+from ext_authz.overload import Demotion
 from ext_authz.settings import (
     FallbackAction,
     Slo,
@@ -101,7 +102,9 @@ def test_a_full_pool_demotes_and_says_why() -> None:
 
 def test_who_may_not_be_demoted_is_refused() -> None:
     """A tenant that opted out stays out of the cheaper pool."""
-    config = settings((pool("p", 1, demote_to="q"), pool("q", 1)), (tenant("a", may_demote=False),))
+    config = settings(
+        (pool("p", 1, demote_to="q"), pool("q", 1)), (tenant("a", demotion=Demotion.FORBIDDEN),)
+    )
     controller, asks = started(config)
     controller.arrive(asks("a"), 0.1)
     assert controller.arrive(asks("a"), 0.1).verdict is Verdict.REJECT
@@ -181,7 +184,7 @@ def test_a_stale_gauge_is_not_believed_in_the_fallback() -> None:
 @pytest.mark.parametrize(("who", "verdict"), [("b", Verdict.DEMOTE), ("late", Verdict.REJECT)])
 def test_the_shares_learn_of_who_wanted_more(who: str, verdict: Verdict) -> None:
     """Whether refused or demoted, the flow wanted more of its first pool than it got."""
-    tenants = (*TENANTS, tenant("late", may_demote=False))
+    tenants = (*TENANTS, tenant("late", demotion=Demotion.FORBIDDEN))
     pools = (pool("p", 2, demote_to="q"), pool("q", 2))
     controller, asks = started(settings(pools, tenants, (HIGH, LOW)))
     for _ in range(2):

@@ -26,8 +26,8 @@ ALL = (E, S, OFF)
 # Reasons that are no rule's: admissions, what nothing can serve, faults.
 NO_RULE = {
     Reason.HEADROOM, Reason.IDLE_ENDPOINT, Reason.PREFLIGHT, Reason.DISABLED,
-    Reason.TELEMETRY_FALLBACK, Reason.NO_ENDPOINT, Reason.MALFORMED_CHECK, Reason.OVERLOADED,
-    Reason.INTERNAL,
+    Reason.DEMOTION_PREFERRED, Reason.TELEMETRY_FALLBACK, Reason.NO_ENDPOINT,
+    Reason.MALFORMED_CHECK, Reason.OVERLOADED, Reason.INTERNAL, Reason.HAMMERING,
 }  # fmt: skip
 
 
