@@ -1,7 +1,8 @@
 """Token buckets on monotonic time: the explicit rates of a tenant.
 
-PURE. A bucket never goes below zero, never above its burst, and an out-of-order `now` creates
-nothing. Looking and taking are apart, so that several limits can be charged all or none.
+PURE. Taking never goes below zero, nothing goes above the burst, and an out-of-order `now` creates
+nothing. Looking and taking are apart, so that several limits can be charged all or none. What work
+turns out to be settles what was taken for it: less comes back, more is owed, up to a whole burst.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ class TokenBucket:
 
     def level(self, now: float) -> float:
         """Units that may be taken at `now`."""
+        return max(0.0, self._signed(now))
+
+    def _signed(self, now: float) -> float:
+        """The same, below zero while something is owed."""
         elapsed_s = now - self._updated_s
         if elapsed_s > 0.0:
             self._level = min(self.burst, self._level + elapsed_s * self.rate_per_s)
@@ -38,7 +43,7 @@ class TokenBucket:
     def wait_s(self, cost: float, now: float) -> float:
         """Seconds until `cost` can be charged; 0 when it can be now."""
         # Written out: every request asks each of its limits, at one `now`.
-        level = self._level if now == self._updated_s else self.level(now)
+        level = self._level if now == self._updated_s else self._signed(now)
         missing = (cost if cost < self.burst else self.burst) - level
         return missing / self.rate_per_s if missing > 0.0 else 0.0
 
@@ -46,9 +51,14 @@ class TokenBucket:
         """Charge `cost`, for which `wait_s` was 0 at this `now`."""
         self._level = max(0.0, self.level(now) - self.charge_for(cost))
 
+    def settle(self, taken: float, counted: float, now: float) -> None:
+        """Work for which `taken` was charged turned out to be `counted`."""
+        level = self._signed(now) + self.charge_for(taken) - self.charge_for(counted)
+        self._level = min(max(level, -self.burst), self.burst)
+
     def reconfigure(self, rate_per_s: float, burst: float, now: float) -> None:
         """New numbers, same level: a reload neither refills nor drains."""
-        level = self.level(now)
+        level = self._signed(now)
         self.rate_per_s = rate_per_s
         self.burst = burst
-        self._level = min(level, burst)
+        self._level = max(min(level, burst), -burst)

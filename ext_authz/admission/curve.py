@@ -114,7 +114,7 @@ class Stake:
 
 
 def stake(slope: float, wanted: float, held: int, present: bool) -> Stake:
-    """The stake of a flow; `wanted` is at least `held` and finite."""
+    """The stake of a flow; `wanted` is finite and at least `held`, if that is more than one."""
     if wanted <= 1.0:
         return Stake(slope, wanted, held, present, 0, 0, 0)
     start = cell_of(1.0 / slope)
@@ -149,8 +149,8 @@ class Demand:
         self._floors += sign * floor
         if one.present:
             self.spare += sign * (one.wanted - one.held)
-            if one.held == 0:
-                self._kept_floors += sign * floor
+            if one.held == 0 or one.wanted <= one.held == 1:
+                self._kept_floors += sign * (floor - one.held)
         if one.wanted > 1.0:
             slope, end = sign * one.slope, one.end
             self._given.add(one.start, slope, sign, sign)
@@ -174,6 +174,5 @@ class Demand:
         return self.wanted if level == inf else self._floors + self._given.at(level)
 
     def kept(self, level: float) -> float:
-        """Slots that those present are to get and do not hold."""
-        kept = self.spare if level == inf else self._kept_floors + self._kept.at(level)
-        return kept if kept > 0.0 else 0.0
+        """Slots that those present are to get and do not hold; below 0 if they hold more."""
+        return self.spare if level == inf else self._kept_floors + self._kept.at(level)

@@ -22,7 +22,7 @@ PRESSURE_S = 1.0
 PEAK_MEMORY_S = 10.0
 # Requests over which the work of a second of a slot is a mean, and those that what is not known of
 # a flow stands for: what is usual in the pool.
-RATE_MEMORY = 64
+RATE_MEMORY = 128
 RATE_PRIOR = 8.0
 # Over so many requests what is usual in a pool is a mean.
 USUAL_MEMORY = 512
@@ -129,7 +129,7 @@ class Flow:
         # What `Levels` has in its books, and whether that is old.
         self.booked: tuple[PriorityClass, Stake] | None = None
         self.growing = 0.0
-        self.booked_grow = 0.0
+        self.booked_grow = (0.0, 0.0)
         self.changed = False
         self.gone = False
 
@@ -140,6 +140,11 @@ class Flow:
             return 1.0
         bias = truth.value(1.0, truth.whole / truth.requests)
         return min(max(bias, 1.0 / MOST_BIAS), MOST_BIAS)
+
+    def counted(self, work: float, expected: float) -> None:
+        """Of a request of which so much was expected it is known now what it came to."""
+        if expected > 0.0:
+            self.truth.add(work, expected)
 
     def is_pressing(self, now: float) -> bool:
         """Whether it was refused just now."""
@@ -180,7 +185,7 @@ class Flow:
         self.growing = 0.0
         if self.silent:
             # Who was refused and told to come back still counts among those that share.
-            self.wanted = used + self.missed_last
+            self.wanted = max(used + self.missed_last, self.mean)
             return
         if now - self.refused_s < PRESSURE_S:
             # Its next request, and those that were turned away.
@@ -188,7 +193,8 @@ class Flow:
             return
         self.growing = self._grow()
         wanted = self.mean + pooling * self.growing
-        self.wanted = wanted if wanted > used else used
+        # One slot in use more than expected is one that another of many small flows leaves unused.
+        self.wanted = wanted if wanted > used or used <= 1.0 else used
 
 
 class Usual:

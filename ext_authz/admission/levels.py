@@ -15,6 +15,8 @@ from ext_authz.settings import PriorityClass
 
 # So many flows are entered at once: a decision must not wait for all that have changed.
 MOST_ENTERED = 16
+# So many standard deviations of arrivals are kept room for: of a hundred moments one has more.
+DEVIATIONS = 2.3
 
 _FALLING = tuple(sorted(PriorityClass, reverse=True))
 
@@ -23,7 +25,16 @@ class Levels:
     """`of` each class (by its number), and `kept`: the slots that all flows together are to get at
     these levels and do not hold."""
 
-    __slots__ = ("_changed", "_demands", "_grow", "_grow_squares", "kept", "of", "pooling")
+    __slots__ = (
+        "_changed",
+        "_demands",
+        "_grow",
+        "_grow_squares",
+        "_means",
+        "kept",
+        "of",
+        "pooling",
+    )
 
     def __init__(self) -> None:
         self.of = [inf] * len(PriorityClass)
@@ -33,6 +44,7 @@ class Levels:
         self._changed: deque[Flow] = deque()
         self._grow = 0.0
         self._grow_squares = 0.0
+        self._means = 0.0
 
     def change(self, flow: Flow) -> None:
         """What the flow wants or holds has changed."""
@@ -71,15 +83,27 @@ class Levels:
             kept += demand.kept(level)
             left = max(lower, left - demand.given(level))
         self.kept = kept
-        grow = self._grow
-        self.pooling = min(1.0, sqrt(self._grow_squares) / grow) if grow > 1e-9 else 1.0
+        self.pooling = self._pooled()
+
+    def _pooled(self) -> float:
+        """The part of what all flows may grow by that they reach together.
+
+        Peaks of flows that are apart add up as squares do. What many of them stray by together is
+        less than their peaks tell, as much of each is there because a slot is whole: it is that of
+        Poisson arrivals, of which `DEVIATIONS` are kept.
+        """
+        grow, squares = self._grow, self._grow_squares
+        if grow < 1e-9:
+            return 1.0
+        poisson = min(squares, DEVIATIONS**2 * max(0.0, self._means))
+        many = grow * grow / squares
+        return min(1.0, sqrt(poisson + (squares - poisson) / many) / grow)
 
     def _put(self, flow: Flow) -> None:
         if flow.booked is not None:
             priority, before = flow.booked
             self._demands[priority].put(before, -1)
-            self._grow -= flow.booked_grow
-            self._grow_squares -= flow.booked_grow**2
+            self._add_growth(flow.booked_grow, -1.0)
             flow.booked = None
         if flow.gone:
             return
@@ -90,6 +114,11 @@ class Levels:
         entry = stake(flow.slope, flow.wanted, flow.used, is_present)
         demand.put(entry, 1)
         flow.booked = (flow.priority, entry)
-        flow.booked_grow = flow.growing
-        self._grow += flow.growing
-        self._grow_squares += flow.growing**2
+        flow.booked_grow = (flow.growing, flow.mean if flow.growing or not flow.used else 0.0)
+        self._add_growth(flow.booked_grow, 1.0)
+
+    def _add_growth(self, booked: tuple[float, float], sign: float) -> None:
+        grow, mean = booked
+        self._grow += sign * grow
+        self._grow_squares += sign * grow * grow
+        self._means += sign * mean

@@ -7,6 +7,7 @@ nothing of it: its stages hold their slots from the first to the last.
 from __future__ import annotations
 
 from ext_authz.admission.ledger import Reservation
+from ext_authz.admission.tenant_limits import TenantLimitBook
 from ext_authz.estimation.latency.features import Work
 from ext_authz.model import Outcome
 
@@ -38,4 +39,15 @@ def correct(reservation: Reservation, outcome: Outcome, work: Work) -> None:
         prompt_tokens = float(usage.prompt_tokens)
     expected = rules.work(estimate.prompt_tokens, estimate.output_tokens)
     counted = rules.work(prompt_tokens, work.output_tokens)
-    reservation.shares.counted(reservation.flow, counted, expected)
+    reservation.flow.counted(counted, expected)
+
+
+def settle_tokens(reservation: Reservation, outcome: Outcome, limits: TenantLimitBook) -> None:
+    """The tenant's token limit was charged what was expected: what the engine counted settles it.
+    Where nobody counts, the estimate stands."""
+    ask, usage = reservation.ask, outcome.usage
+    if ask is None or usage is None or usage.prompt_tokens is None or usage.output_tokens is None:
+        return
+    counted = usage.prompt_tokens + usage.output_tokens
+    at_s = reservation.opened_s if outcome.ended_s is None else outcome.ended_s
+    limits.settle(reservation.tenant, ask.estimate.tokens, counted, at_s)

@@ -191,11 +191,6 @@ class Shares:
         self._usual.worked(flow, work, held_s)
         self._horizon_s = max(LEAST_HORIZON_S, self._usual.held_s)
 
-    def counted(self, flow: Flow, work: float, expected: float) -> None:
-        """Of a request of which so much was expected it is known now what it came to."""
-        if expected > 0.0:
-            flow.truth.add(work, expected)
-
     def broken(self, flow: Flow, now: float) -> None:
         """A promise to the flow was broken."""
         self._yielding.broken(flow, now)
@@ -221,8 +216,10 @@ class Shares:
     def _room(self, flow: Flow) -> float:
         """Slots kept for the flow beyond those it holds."""
         wanted = flow.wanted
-        if flow.silent or wanted <= flow.used:
+        if flow.silent and flow.missed_last:
             return 0.0
+        if wanted <= flow.used:
+            return wanted - flow.used
         own = flow.slope * self._levels.of[flow.priority]
         own = max(own, 1.0)
         room = (wanted if wanted < own else own) - flow.used
@@ -281,9 +278,12 @@ class Shares:
         flow.armed_s = inf
         quiet_s = flow.seen_s + KEEP_ROOM_S
         if now >= quiet_s:
-            # It keeps what it holds and nothing more is kept for it.
+            # It keeps what it holds and nothing more is kept for it, but for its mean if it is one
+            # of a crowd of which each comes seldom.
+            if flow.used or flow.peak > 1.0:
+                flow.mean = float(flow.used)
             flow.silent = True
-            flow.peak = flow.mean = float(flow.used)
+            flow.peak = float(flow.used)
         if flow.active_until_s <= now:
             flow.missed_last = 0.0
         if flow.used == 0 and flow.active_until_s <= now:

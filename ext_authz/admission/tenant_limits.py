@@ -106,6 +106,12 @@ class TenantLimitBook:
         if account.tokens is not None:
             account.tokens.take(tokens, now)
 
+    def settle(self, tenant: str, charged: int, counted: int, at_s: float) -> None:
+        """A request that was charged so many tokens was counted to have so many."""
+        account = self._accounts.get(tenant)
+        if account is not None and account.tokens is not None:
+            account.tokens.settle(charged, counted, at_s)
+
 
 def _concurrency(reason: Reason, cap: int) -> Breach:
     # Nobody knows when one of the caller's own requests ends; a second is the protocol's unit. No

@@ -104,3 +104,43 @@ def test_nobody_waits_longer_than_a_full_refill(rate: float, burst: float, cost:
     bucket = TokenBucket(rate, burst, now=0.0)
     bucket.take(burst, 0.0)
     assert 0.0 <= bucket.wait_s(cost, 0.0) <= burst / rate * (1 + 1e-9)
+
+
+def test_what_was_counted_settles_what_was_taken() -> None:
+    """Less comes back, up to the burst; more is owed, and waited for."""
+    bucket = TokenBucket(1.0, 10.0, now=0.0)
+    bucket.take(8.0, 0.0)
+    bucket.settle(8.0, 3.0, 0.0)
+    assert bucket.level(0.0) == 7.0
+    bucket.settle(3.0, 0.0, 5.0)
+    assert bucket.level(5.0) == 10.0
+    bucket.take(10.0, 5.0)
+    bucket.settle(2.0, 6.0, 5.0)
+    assert bucket.level(5.0) == 0.0
+    assert bucket.wait_s(1.0, 5.0) == 5.0
+
+
+settled = st.lists(
+    st.tuples(st.floats(0.0, 9.0), st.floats(0.0, 99.0), st.floats(0.0, 99.0)), max_size=40
+)
+
+
+@settings(deadline=None)
+@given(st.floats(0.1, 50.0), st.floats(1.0, 50.0), settled)
+def test_what_is_owed_is_at_most_a_burst(
+    rate: float, burst: float, script: list[tuple[float, float, float]]
+) -> None:
+    """However wrong estimates are: nobody waits longer than two refills, nothing lies above the
+    burst, and what was counted in all fits under what time gave and what is owed, as far as no
+    piece of work is larger than a bucket."""
+    bucket = TokenBucket(rate, burst, now=0.0)
+    now = counted_in_all = 0.0
+    for step, cost, counted in script:
+        now += step
+        if bucket.wait_s(cost, now) == 0.0:
+            bucket.take(cost, now)
+            bucket.settle(cost, counted, now)
+            counted_in_all += bucket.charge_for(counted)
+        assert 0.0 <= bucket.level(now) <= burst
+        assert bucket.wait_s(burst, now) <= 2.0 * burst / rate * (1 + 1e-9)
+    assert counted_in_all <= 2.0 * burst + rate * now + 1e-6

@@ -195,7 +195,7 @@ def test_what_was_counted_corrects_what_was_expected() -> None:
     for _ in range(20):
         for flow, counted in ((a, 200.0), (b, 100.0)):
             shares.worked(flow, 100.0, 1.0, 0.0)
-            shares.counted(flow, counted, 100.0)
+            flow.counted(counted, 100.0)
     press(shares, a, 0.0)
     press(shares, b, 0.1)
     shares.flow(A, 1.0, 0.3)

@@ -155,3 +155,15 @@ def test_a_bound_on_how_many_run_names_no_window() -> None:
         '"concurrency";q=2',
         '"concurrency";q=3',
     ]
+
+
+def test_counted_tokens_settle_what_was_charged() -> None:
+    """Requests that put out half of what was expected leave room for twice as many; who is gone
+    from the configuration for good is nobody's fault."""
+    who = limited(tokens_per_minute=600.0, token_burst=100.0)
+    book = TenantLimitBook({"a": who}, 0.0)
+    assert take_all(book, who, 0.0, tokens=20) == 5
+    for _ in range(5):
+        book.settle("a", 20, 10, 0.0)
+    assert take_all(book, who, 0.0, tokens=20) == 2
+    book.settle("nobody", 20, 10, 0.0)
