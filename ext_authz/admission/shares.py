@@ -233,7 +233,8 @@ class Shares:
             return
         level = self._levels.of[flow.priority]
         if level < inf and flow.is_pressing(now) and self._yielding.flows.others(flow.key, now):
-            share = min(flow.wanted, self.share(flow))
+            # Of what is really in use: slots that nobody gets are owed to nobody.
+            share = min(flow.wanted, self.share(flow) * min(1.0, self.used / max(1.0, self.usable)))
             most_s = self._horizon_s * max(1.0, OWED_RATIO * share)
             owed_s = flow.owed_s + min(seconds, PRESSURE_S) * (share - flow.used)
             flow.owed_s = min(max(owed_s, -most_s), most_s)

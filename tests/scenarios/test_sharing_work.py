@@ -10,10 +10,9 @@ import pytest
 from ext_authz.overload import ShareRules
 from ext_authz.settings import PriorityClass
 from tests.support import world
-from tests.support.closed_loop import ClosedLoop
+from tests.support.closed_loop import ClosedLoop, played
 from tests.support.fair_levels import Wish, slow_level
 from tests.support.loop_parts import Client, Plan, profile
-from tests.support.loop_server import Life
 from tests.support.world import World, pool, request_type, tenant
 
 SEEDS = (1, 2, 3)
@@ -21,34 +20,17 @@ LONG = Client("long", 20.0, prompt_tokens=1200.0)
 SHORT = Client("short", 40.0)
 
 
-class Working(ClosedLoop):
-    """A loop that remembers whose each request was."""
-
-    def __init__(self, plan: Plan, seed: int) -> None:
-        self.whose: dict[str, str] = {}
-        super().__init__(plan, seed)
-
-    def _decide(self, client: Client, id_: str, tokens: int, size_bytes: int) -> Life | None:
-        self.whose[id_] = client.name
-        return super()._decide(client, id_, tokens, size_bytes)
-
-    def part(self, name: str, from_s: float) -> float:
-        """The part of the work that was the tenant's: tokens at their price, as they truly were."""
-        rules, work = ShareRules(), {client.name: 0.0 for client in self.plan.clients}
-        for life in self.records.lives:
-            if life.ok and life.ended_s >= from_s:
-                done = rules.work(life.prompt_tokens, life.output_tokens)
-                work[self.whose[life.id]] += done
-        return work[name] / sum(work.values())
+def part(loop: ClosedLoop, name: str, from_s: float) -> float:
+    """The part of the work that was the tenant's: tokens at their price, as they truly were."""
+    rules, work = ShareRules(), dict.fromkeys((client.name for client in loop.plan.clients), 0.0)
+    for life in loop.records.lives:
+        if life.ok and life.ended_s >= from_s:
+            work[life.client.name] += rules.work(life.prompt_tokens, life.output_tokens)
+    return work[name] / sum(work.values())
 
 
 def mean_part(plan: Plan, name: str) -> float:
-    parts = []
-    for seed in SEEDS:
-        loop = Working(plan, seed)
-        loop.run(70.0)
-        parts.append(loop.part(name, 20.0))
-    return fmean(parts)
+    return fmean(part(played(plan, seed, 70.0), name, 20.0) for seed in SEEDS)
 
 
 def test_long_prompts_get_the_same_work_and_not_the_same_slots() -> None:
@@ -80,16 +62,16 @@ def test_long_run_shares_are_max_min_fair(seed: int) -> None:
     ]
     loads.append((1.0, 80.0))
     tenants = tuple(tenant(f"t{n}", weight) for n, (weight, _) in enumerate(loads))
-    played = World(world.settings((pool("p", 20),), tenants), seed)
+    run = World(world.settings((pool("p", 20),), tenants), seed)
     for n, (_, rate) in enumerate(loads):
-        played.offer(f"t{n}", rate)
-    played.run(8.0)
-    played.forget_tallies()
-    played.run(48.0)
+        run.offer(f"t{n}", rate)
+    run.run(8.0)
+    run.forget_tallies()
+    run.run(48.0)
     # All requests are the same work, however long they happen to run.
-    served = [played.tallies[f"t{n}"].verdicts["admit"] for n in range(len(loads))]
-    got = [played.execution_s * count / 40.0 for count in served]
-    wishes = [Wish(weight, rate * played.execution_s) for weight, rate in loads]
+    served = [run.tallies[f"t{n}"].verdicts["admit"] for n in range(len(loads))]
+    got = [run.execution_s * count / 40.0 for count in served]
+    wishes = [Wish(weight, rate * run.execution_s) for weight, rate in loads]
     # What is served, of which a slot is idle until its end is heard of.
     level = slow_level(sum(got), wishes)
     for wish, slots in zip(wishes, got, strict=True):
@@ -105,13 +87,13 @@ def test_nobody_starves_for_ten_seconds() -> None:
         request_type("low", priority=PriorityClass.LOW),
     )
     tenants = (tenant("top", 1.0, "high"), tenant("middle"), tenant("bottom", 1.0, "low"))
-    played = World(world.settings((pool("p", 30),), tenants, types), seed=11)
+    run = World(world.settings((pool("p", 30),), tenants, types), seed=11)
     for name in ("top", "middle", "bottom"):
-        played.offer(name, 200.0)
+        run.offer(name, 200.0)
     for end_s in range(10, 41, 10):
-        played.forget_tallies()
-        played.run(float(end_s))
-        got = {name: tally.slot_seconds / 10.0 for name, tally in played.tallies.items()}
+        run.forget_tallies()
+        run.run(float(end_s))
+        got = {name: tally.slot_seconds / 10.0 for name, tally in run.tallies.items()}
         assert got["bottom"] > 2.0
         assert got["middle"] > 2.0
         assert got["top"] > 20.0
@@ -122,19 +104,19 @@ def test_a_change_of_weights_moves_the_shares_and_loses_nothing() -> None:
     anew."""
     before = world.settings((pool("p", 16),), (tenant("a"), tenant("b")))
     after = world.settings((pool("p", 16),), (tenant("a", 3.0), tenant("b")))
-    played = World(before, seed=12)
+    run = World(before, seed=12)
     for name in ("a", "b"):
-        played.offer(name, 200.0)
-    played.run(20.0)
-    open_before = len(played.controller.ledger)
-    played.controller.reconfigure(after, played.now)
-    assert len(played.controller.ledger) == open_before
-    shares = played.controller.pools.by_name["p"].shares
+        run.offer(name, 200.0)
+    run.run(20.0)
+    open_before = len(run.controller.ledger)
+    run.controller.reconfigure(after, run.now)
+    assert len(run.controller.ledger) == open_before
+    shares = run.controller.pools.by_name["p"].shares
     assert shares.used == open_before
-    played.run(22.0)
-    played.forget_tallies()
-    played.run(62.0)
-    a, b = (played.tallies[name].slot_seconds for name in ("a", "b"))
+    run.run(22.0)
+    run.forget_tallies()
+    run.run(62.0)
+    a, b = (run.tallies[name].slot_seconds for name in ("a", "b"))
     assert a / (a + b) == pytest.approx(0.75, rel=0.05)
 
 
@@ -145,16 +127,16 @@ def test_a_crowd_and_one_that_wants_all(many: int) -> None:
     each, so that the pool is used."""
     names = [f"t{number}" for number in range(many)]
     tenants = (*map(tenant, names), tenant("hungry"))
-    played = World(world.settings((pool("p", 40),), tenants), seed=13)
+    run = World(world.settings((pool("p", 40),), tenants), seed=13)
     chance = Random(13)
     for name in names:
-        played.after(chance.uniform(0.0, 8.0), lambda name=name: played.offer(name, 37.5 / many))
-    played.offer("hungry", 300.0)
-    played.run(20.0)
-    played.forget_tallies()
-    played.run(40.0)
-    crowd = [played.tallies[name] for name in names if name in played.tallies]
-    used = sum(tally.slot_seconds for tally in played.tallies.values()) / 20.0
+        run.after(chance.uniform(0.0, 8.0), lambda name=name: run.offer(name, 37.5 / many))
+    run.offer("hungry", 300.0)
+    run.run(20.0)
+    run.forget_tallies()
+    run.run(40.0)
+    crowd = [run.tallies[name] for name in names if name in run.tallies]
+    used = sum(tally.slot_seconds for tally in run.tallies.values()) / 20.0
     assert used > 0.7 * 40
     refused = sum(tally.verdicts["reject"] for tally in crowd)
     assert refused < 0.05 * sum(tally.offered for tally in crowd)
