@@ -51,10 +51,11 @@ def test_work_is_shared_where_the_promise_bounds_the_pool() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_long_run_shares_are_max_min_fair(seed: int) -> None:
-    """Whatever the weights and however loudly each asks: over forty seconds each tenant gets within
-    a twentieth (or an eightieth of the pool, which is what chance leaves of so few requests) of
-    what the slowest search for max-min shares gives it, and what all get is what there is. Who wants less than its share wants much less: what is refused at its peaks, where
-    more than the share comes at once, is no matter of fairness."""
+    """Whatever the weights and however loudly each asks: over forty seconds each tenant gets what
+    the slowest search for max-min shares gives it, within a twentieth or within an eightieth of
+    the pool, which chance leaves of so few requests; and what all get is what there is. Who wants
+    less than its share wants much less: what is refused at its peaks, where more than the share
+    comes at once, is no matter of fairness."""
     chance = Random(seed)
     loads = [
         (chance.choice((0.5, 1.0, 2.0, 5.0)), chance.choice((1.0, 80.0, 300.0)))
