@@ -112,7 +112,7 @@ class Controller:
             foresight.learn(pool, reservation, outcome, work)
         if reservation.whole is None and pool is not None:
             paying.correct(reservation, outcome, work)
-        paying.settle_tokens(reservation, outcome, self._limits)
+        paying.settle_tokens(reservation, outcome, self._decider.limits)
 
     def pass_over(self, reservation: Reservation, outcome: Outcome) -> None:
         """A request that `settle` has ended will not be learned from: one of too many."""

@@ -38,7 +38,7 @@ class Decider:
         self._pools = pools
         self._ledger = ledger
         self._rng = rng
-        self._limits = TenantLimitBook(settings.tenants, now)
+        self.limits = TenantLimitBook(settings.tenants, now)
         self._refuser = Refuser(settings.retry, rng)
         # The part of a pool beyond which those go elsewhere first that prefer to.
         self._spare_above = settings.hold.preferred_above_ratio
@@ -46,7 +46,7 @@ class Decider:
     def reconfigure(self, settings: AdmissionSettings, now: float) -> None:
         """Swap settings; those of the pools were swapped before."""
         self.settings = settings
-        self._limits.reconfigure(settings.tenants, now)
+        self.limits.reconfigure(settings.tenants, now)
         self._refuser.rules = settings.retry
         self._spare_above = settings.hold.preferred_above_ratio
         self.holding.reconfigure(settings, self._pools.by_name, now)
@@ -58,7 +58,7 @@ class Decider:
 
     def refuse_early(self, tenant: Tenant, caller: Caller, now: float) -> Decision | None:
         """See `Controller.refuse_early`."""
-        breach = self._limits.look_early(tenant, self._ledger, now)
+        breach = self.limits.look_early(tenant, self._ledger, now)
         if breach is not None:
             return self._refuser.early(tenant, caller, breach, now)
         # Where some rule only notes, what it would have said is to be on record.
@@ -94,7 +94,7 @@ class Decider:
 
     def _limited(self, ask: Ask, now: float) -> Decision | Spared | None:
         """What the limits of its tenant and type say of `ask`."""
-        breach = self._limits.look(ask.tenant, ask.type, ask.estimate.tokens, self._ledger, now)
+        breach = self.limits.look(ask.tenant, ask.type, ask.estimate.tokens, self._ledger, now)
         if breach is None:
             return None
         word = self.settings.enforcing.of(Rule.LIMITS, ask.tenant.name)
@@ -229,7 +229,7 @@ class Decider:
         evidence = view.evidence() if whole is None else stages.evidence(view, whole)
         if spared is not None and not spared.tried:
             view.pool.measures.would_have.let_in(ask.tenant.name, spared, now)
-        self._limits.charge(ask.tenant.name, ask.estimate.tokens, now)
+        self.limits.charge(ask.tenant.name, ask.estimate.tokens, now)
         if self._refuser.hammering.sampled is not None:
             self._refuser.hammering.let_in(view.flow, now)
         self._ledger.open(book(ask, view, self.settings.lease_s, now))
