@@ -18,7 +18,7 @@ from tests.benchmarks.backlog_sender import pack
 from tests.benchmarks.http2 import Http2Client
 from tests.benchmarks.load import checks, open_loop, quantile
 from tests.benchmarks.names import CHECK_PATH, ROOT
-from tests.benchmarks.outcomes import EntryWriter, Outcomes, decision_id
+from tests.benchmarks.outcomes import End, EntryWriter, Outcomes, end_of
 from tests.benchmarks.servers import Server, configuration, start_gate
 from tests.support.ports import free_port
 from tests.support.processes import Process
@@ -89,10 +89,10 @@ def _config() -> dict[str, Any]:
 def _round(server: Server, folder: Path, seed: int) -> tuple[float, float, float]:
     """p99 of the Checks of one round before its backlog and during it, and how long that was, in
     seconds."""
-    writer, ids = EntryWriter(), _admit(server.port)
+    writer, ends = EntryWriter(), _admit(server.port)
     files = []
     for stream in range(STREAMS):
-        mine = ids[stream::STREAMS]
+        mine = ends[stream::STREAMS]
         parts = [mine[at : at + ENTRIES_A_MESSAGE] for at in range(0, len(mine), ENTRIES_A_MESSAGE)]
         files.append(folder / f"backlog-{stream}")
         files[-1].write_bytes(pack([writer.message(part) for part in parts]))
@@ -114,22 +114,22 @@ def _round(server: Server, folder: Path, seed: int) -> tuple[float, float, float
     return quantile(before_s, 0.99), quantile(during_s, 0.99), ended_s - at_s
 
 
-def _admit(port: int) -> list[bytes]:
-    """The ids of `ENTRIES` requests that run."""
+def _admit(port: int) -> list[End]:
+    """What is to end of `ENTRIES` requests that run."""
     client = Http2Client(port, CHECK_PATH)
     messages = checks()
     for _ in range(OPEN_CALLS):
         client.call(next(messages))
-    ids: list[bytes] = []
+    ends: list[End] = []
     asked = OPEN_CALLS
-    while len(ids) < ENTRIES:
+    while len(ends) < ENTRIES:
         for _, answer in client.poll(1.0):
-            admitted = decision_id(answer)
+            admitted = end_of(answer)
             if admitted is None:
                 raise RuntimeError(f"not admitted: {answer!r}")
-            ids.append(admitted)
+            ends.append(admitted)
             if asked < ENTRIES:
                 client.call(next(messages))
                 asked += 1
     client.close()
-    return ids
+    return ends

@@ -17,12 +17,20 @@ from tests.benchmarks.names import DATA, DECISION_ID, LOGS_PATH
 RUNS_S = 0.1
 FLUSH_S = 0.02
 _ID = re.compile(rb"[0-9a-f]{12}-[0-9a-f]+")
+_ENDPOINT = re.compile(rb"127\.0\.0\.[0-9]:[0-9]+")
+NOWHERE = b"127.0.0.1:1"
+
+End = tuple[bytes, bytes]
+"""The id of a decision, and the endpoint that it named: what was served elsewhere teaches nothing,
+and would cost nothing."""
 
 
-def decision_id(answer: bytes) -> bytes | None:
-    """The id in an answer that admits, None in another."""
-    found = _ID.search(answer)
-    return None if found is None else found[0]
+def end_of(answer: bytes) -> End | None:
+    """What is to end of an answer that admits, None of another."""
+    found, endpoint = _ID.search(answer), _ENDPOINT.search(answer)
+    if found is None:
+        return None
+    return found[0], NOWHERE if endpoint is None else endpoint[0]
 
 
 class EntryWriter:
@@ -31,20 +39,20 @@ class EntryWriter:
     def __init__(self) -> None:
         self._log = compile_messages().access_logs
         self._captured = (DATA / "access_log_entry.bin").read_bytes()
-        self._templates: dict[int, tuple[bytes, bytes]] = {}
+        self._templates: dict[tuple[int, bytes], tuple[bytes, bytes]] = {}
 
-    def message(self, ids: Iterable[bytes]) -> bytes:
-        """One StreamAccessLogsMessage in which these decisions ended."""
+    def message(self, ends: Iterable[End]) -> bytes:
+        """One StreamAccessLogsMessage in which these ended."""
         entries = []
-        for decision_id in ids:
-            before, after = self._template(len(decision_id))
+        for decision_id, endpoint in ends:
+            before, after = self._template(len(decision_id), endpoint)
             entries += (before, decision_id, after)
         body = b"".join(entries)
         return b"\x12" + _varint(len(body)) + body
 
-    def _template(self, length: int) -> tuple[bytes, bytes]:
-        """The captured entry before and after an id of this length."""
-        if length not in self._templates:
+    def _template(self, length: int, endpoint: bytes) -> tuple[bytes, bytes]:
+        """The captured entry before and after an id of this length, served by `endpoint`."""
+        if (length, endpoint) not in self._templates:
             log: Any = self._log()
             entry = log.http_logs.log_entry.add()
             entry.ParseFromString(self._captured)
@@ -52,10 +60,14 @@ class EntryWriter:
             fields = metadata["envoy.filters.http.ext_authz"].fields
             assert fields["decision_id"].string_value == DECISION_ID
             fields["decision_id"].string_value = "?" * length
+            host, _, port = endpoint.decode().rpartition(":")
+            upstream = entry.common_properties.upstream_remote_address.socket_address
+            upstream.address, upstream.port_value = host, int(port)
             encoded = entry.SerializeToString()
             before, _, after = encoded.partition(b"?" * length)
-            self._templates[length] = (b"\x0a" + _varint(len(encoded)) + before, after)
-        return self._templates[length]
+            head = b"\x0a" + _varint(len(encoded)) + before
+            self._templates[length, endpoint] = (head, after)
+        return self._templates[length, endpoint]
 
 
 class Outcomes:
@@ -64,7 +76,7 @@ class Outcomes:
     def __init__(self, port: int) -> None:
         self.verdicts: Counter[str] = Counter()
         self._writer = EntryWriter()
-        self._running: deque[tuple[float, bytes]] = deque()
+        self._running: deque[tuple[float, End]] = deque()
         self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._next_flush_s = 0.0
         self._channel = grpc.insecure_channel(f"127.0.0.1:{port}")
@@ -72,7 +84,7 @@ class Outcomes:
 
     def answered(self, answer: bytes, now: float) -> None:
         """Count an answer; what it admitted will end."""
-        admitted = decision_id(answer)
+        admitted = end_of(answer)
         if admitted is None:
             self.verdicts["refused" if answer else "failed"] += 1
             return

@@ -22,7 +22,7 @@ from ext_authz.serving.identity import Identity
 from ext_authz.serving.wire import compile_messages
 from ext_authz.snapshot import EndpointSample
 from tests.benchmarks.names import DATA
-from tests.benchmarks.outcomes import EntryWriter
+from tests.benchmarks.outcomes import NOWHERE, EntryWriter
 
 LOOPS, ROUNDS = 300, 9
 
@@ -68,7 +68,7 @@ def stage_us(config: Path) -> dict[str, float]:
     ask: Any = intake.ask("0123456789ab-1", tenant, call, request)
     decision = controller.arrive(ask, 0.0)
     out["encode"] = mean_us(lambda: codec.encode(decision, call, request.api))
-    log = EntryWriter().message([(decision.reservation_id or "").encode()] * 32)
+    log = EntryWriter().message([((decision.reservation_id or "").encode(), NOWHERE)] * 32)
     out["access_log_entry"] = (
         mean_us(lambda: [codec.decode_entry(entry) for entry in codec.split_access_log(log)]) / 32
     )
