@@ -132,7 +132,7 @@ class HeldBooks(Books):
             ask = ticket.left(self.now)
             pool = self.controller.pools.by_name[ask.pools[0].name]
             looked = enforcing.look(ask, pool, self.controller.settings, False, self.now)
-            breach = self.controller._decider._limits.look(
+            breach = self.controller._decider.limits.look(
                 ask.tenant, ask.type, ask.estimate.tokens, self.controller.ledger, self.now
             )
             if breach is None and looked.binding in {None, Reason.TOO_LARGE}:

@@ -88,7 +88,7 @@ class Books(RuleBasedStateMachine):
     def books(self) -> dict[str, Any]:
         """Everything a request could be charged to."""
         controller = self.controller
-        accounts = controller._decider._limits._accounts
+        accounts = controller._decider.limits._accounts
         return {
             "buckets": {
                 name: [b and b.level(self.now) for b in (account.requests, account.tokens)]

@@ -62,7 +62,7 @@ async def test_wall_clock_steps_change_nothing() -> None:
         replace(made, admission=admission, keys=keys), ids, Random(1), Metrics(), clock.now()
     )
     checks = CheckService(gate, Codec(WIRE), clock)
-    bucket = gate.controller._decider._limits._accounts["a"].requests
+    bucket = gate.controller._decider.limits._accounts["a"].requests
     assert bucket is not None
 
     async def admitted() -> bool:
