@@ -22,6 +22,8 @@ from ext_authz.snapshot import EndpointSample
 GAIN, SURE = 0.3, 3.0
 # A lesson is about as much as so many requests do in their lives.
 LIVES = 4.0
+# Counters that are read often teach no more often than this.
+LEAST_S = 0.2
 # Over a lesson the load changes by no more than this part (or one request): while an engine fills
 # up it computes prompts, and what it will do at that load cannot be seen yet.
 STEADY = 0.25
@@ -32,6 +34,8 @@ REACH = 3
 # A refusal says for so long that there is more to do, and so many lessons are waited for between
 # steps up.
 PRESSED_S, PATIENCE = 2.0, 2
+# The limit is not looked for when nothing was refused for so long.
+CALM_S = 10.0
 MOST_SHORT, SHORT_STEP = 1.5, 0.1
 # Above this part of broken promises, over some thirty, nothing is tried.
 MOST_BROKEN, BROKEN_STEP = 0.1, 1.0 / 32.0
@@ -46,8 +50,9 @@ class Knee:
     """Of one endpoint, whose configuration allows `most`. `slots` None: more load was not seen to
     bring no more."""
 
-    __slots__ = ("_broken", "_first_load", "_last", "_looked_below", "_pressed_s", "_rested",
-                 "_short", "_told_s", "_windows", "most", "slots", "throughput")  # fmt: skip
+    __slots__ = ("_broken", "_first_load", "_last", "_looked_below", "_pressed_s", "_refused_s",
+                 "_rested", "_short", "_told_s", "_windows", "most", "slots",
+                 "throughput")  # fmt: skip
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -58,7 +63,7 @@ class Knee:
         self._last: tuple[float, float] | None = None
         self._first_load = 0.0
         self._told_s = -inf
-        self._pressed_s = -inf
+        self._pressed_s = self._refused_s = -inf
         self._broken = 0.0
         self._rested = 0
         # By how much a full endpoint carries less than its slots on the mean: who ends is replaced
@@ -67,9 +72,11 @@ class Knee:
         # At which of the endpoint's speeds it was looked below all that was known.
         self._looked_below = -1
 
-    def pressed(self, now: float) -> None:
-        """A request was refused, and the endpoint is full."""
-        self._pressed_s = now
+    def refused(self, is_full: bool, now: float) -> None:
+        """A request was refused here, or sent elsewhere; whether the endpoint is full."""
+        self._refused_s = now
+        if is_full:
+            self._pressed_s = now
 
     def judged(self, kept: bool) -> None:
         """A request that was let in is over, in time or not."""
@@ -95,7 +102,8 @@ class Knee:
         if load >= 1.0:
             self._told_s = at_s
         # While a step takes longer than the window nothing seems to be done.
-        if window.load_s >= LIVES * life_s and window.work > 0.0:
+        done = window.load_s >= LIVES * life_s and window.seconds >= LEAST_S
+        if done and window.work > 0.0:
             change = abs(load - self._first_load)
             steady = change <= max(1.0, STEADY * window.load_s / window.seconds)
             self._teach(window, steady, at_s)
@@ -125,6 +133,9 @@ class Knee:
         if now - self._pressed_s < PRESSED_S:
             short = min(max((self.slots or self.most) - load, 0.0), MOST_SHORT)
             self._short += SHORT_STEP * (short - self._short)
+        if now - self._refused_s > CALM_S:
+            # What is not in anybody's way can wait.
+            return
         slots = self._decide(now)
         if slots != self.slots:
             self.slots, self._rested = slots, 0

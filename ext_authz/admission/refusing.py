@@ -120,7 +120,7 @@ def _of_flow(pool: PoolState, flow: Flow, execution_s: float | None, wait_s: flo
 def pressed(view: View | None, now: float, retry: RetryHint | None = None) -> None:
     """Tell the shares that the flow wanted more than it got, and a full endpoint that there is more
     to do."""
-    if view is not None and view.occupied + 1.0 >= view.endpoint.limit:
-        view.endpoint.knee.pressed(now)
+    if view is not None:
+        view.endpoint.knee.refused(view.occupied + 1.0 >= view.endpoint.limit, now)
     if view is not None and not view.hopeless:
         view.pool.shares.refused(view.flow, retry or AT_ONCE, now)

@@ -20,8 +20,8 @@ class MemoryBody(BaseModel):
 
     tighten_to: Annotated[float, number(0, 1, above=True)] = 0.6
     rise: Annotated[float, number(0, 100, above=True)] = 0.15
-    recent: Annotated[float, duration(1, 600)] = 6.0
-    usual: Annotated[float, duration(10, 3600)] = 60.0
+    recent: Annotated[float, duration(1, 60)] = 6.0
+    usual: Annotated[float, duration(10, 600)] = 60.0
 
 
 def memory_rules(body: MemoryBody) -> MemoryRules:

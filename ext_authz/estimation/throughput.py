@@ -97,15 +97,18 @@ class Throughput:
     def known(self) -> list[Known]:
         """What is known, in order of the load."""
         enough = self._enough
+        fade, lessons = 1.0 / (FADES * enough), self.lessons
         found: list[Known] = []
         weight = load = rate = 0.0
-        for number, seen in sorted(self._classes.items()):
-            if weight > 0.0 and LOADS[number] * weight > WIDEST * load:
+        for number in sorted(self._classes):
+            seen = self._classes[number]
+            left = seen.weight * exp((seen.seen - lessons) * fade)
+            at = LOADS[number]
+            if weight > 0.0 and at * weight > WIDEST * load:
                 weight = load = rate = 0.0
-            part = self._left(seen)
-            weight += part
-            load += part * LOADS[number]
-            rate += part * seen.mean
+            weight += left
+            load += left * at
+            rate += left * seen.mean
             if weight >= enough:
                 found.append(Known(load / weight, rate / weight, weight))
                 weight = load = rate = 0.0
@@ -113,7 +116,8 @@ class Throughput:
 
     @property
     def _enough(self) -> float:
-        return min(max(self.variance / PRECISION**2, FEWEST), MOST)
+        enough = self.variance / PRECISION**2
+        return FEWEST if enough < FEWEST else min(enough, MOST)
 
     def _left(self, seen: _Class) -> float:
         return seen.weight * exp((seen.seen - self.lessons) / (FADES * self._enough))
