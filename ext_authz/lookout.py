@@ -12,6 +12,7 @@ from typing import Any
 
 from ext_authz.admission import scoreboard
 from ext_authz.admission.endpoints import EndpointState
+from ext_authz.admission.memory import card_growth_ratio
 from ext_authz.admission.modes import JUDGED_OF
 from ext_authz.clock import Clock
 from ext_authz.config.compile import Loaded
@@ -205,6 +206,7 @@ class Lookout:
             "in_flight": lambda s: s.own,
             "foreign_load": lambda s: s.foreign,
             "slots": lambda s: s.spec.max_concurrency,
+            "card_growth_ratio": card_growth_ratio,
             "admissible": lambda s: s.limit,
             "execution_seconds": lambda s: s.execution.value_s,
             "telemetry_age_seconds": self._age_s,

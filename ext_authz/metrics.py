@@ -78,6 +78,9 @@ TABLE: tuple[Row, ...] = (
     Row("slots", "gauge", ("pool", "endpoint"), "Configured concurrency"),
     Row("admissible", "gauge", ("pool", "endpoint"),
         "Requests that the endpoint may carry: its slots, or fewer where its knee was measured"),
+    Row("card_growth_ratio", "gauge", ("pool", "endpoint"),
+        "Part of the card's memory in use beyond what was in use when nothing ran there: engines "
+        "that take all of it when they start should show next to none"),
     Row("execution_seconds", "gauge", ("pool", "endpoint"), "Mean execution in use"),
     Row("telemetry_age_seconds", "gauge", ("pool", "endpoint"),
         "Age of the last sample; absent while there was none"),

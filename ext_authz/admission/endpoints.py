@@ -45,6 +45,7 @@ class EndpointState:
         "execution",
         "foreign",
         "hearsay",
+        "idle_card_ratio",
         "knee",
         "kv_at_s",
         "limit",
@@ -79,6 +80,8 @@ class EndpointState:
         self.trials = Trials()
         self.climb = Climb()
         self.tightened = 0.0
+        # The least of the card's memory that was in use while nothing ran here.
+        self.idle_card_ratio: float | None = None
         self.peers: tuple[EndpointState, ...] = ()
         self.thermal_factor = 1.0
         self.foreign = 0.0
@@ -220,6 +223,9 @@ class EndpointState:
         self._moved()
         self.kv_at_s = sample.told_s("kv_usage_ratio")
         self._take_execution(sample)
+        card_ratio, idle_ratio = sample.device_memory_ratio, self.idle_card_ratio
+        if card_ratio is not None and self.load < 0.5:
+            self.idle_card_ratio = card_ratio if idle_ratio is None else min(idle_ratio, card_ratio)
         if sample.load is None or (
             self._foreign is not None and before is not None and sample.at_s == before.at_s
         ):

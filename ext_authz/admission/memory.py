@@ -53,6 +53,15 @@ def is_short(endpoint: EndpointState, spec: Pool, tokens: int, now: float) -> bo
     return spec.device_guard_ratio < 1.0 and _is_card_full(endpoint, spec, now)
 
 
+def card_growth_ratio(endpoint: EndpointState) -> float | None:
+    """The part of the card's memory in use beyond what was when nothing ran there; None if that
+    was never told. An engine that has taken its memory at the start should not grow."""
+    now_ratio = endpoint.sample.device_memory_ratio if endpoint.sample else None
+    if now_ratio is None or endpoint.idle_card_ratio is None:
+        return None
+    return max(0.0, now_ratio - endpoint.idle_card_ratio)
+
+
 def _is_card_full(endpoint: EndpointState, spec: Pool, now: float) -> bool:
     sample = endpoint.sample
     if sample is None or sample.device_memory_ratio is None:

@@ -8,7 +8,7 @@ import pytest
 
 from ext_authz.admission.climb import Climb
 from ext_authz.admission.endpoints import EndpointState
-from ext_authz.admission.memory import Memory, is_short
+from ext_authz.admission.memory import Memory, card_growth_ratio, is_short
 from ext_authz.overload import MemoryRules
 from ext_authz.settings import Pool
 from ext_authz.snapshot import EndpointSample
@@ -127,3 +127,16 @@ def test_an_old_reading_is_taken_for_more() -> None:
     assert not is_short(endpoint_of(spec, sample), spec, 0, 10.0 + 0.4 * lifetime_s)
     old = replace(sample, kv_usage_ratio=None, kv_capacity_tokens=None)
     assert is_short(endpoint_of(spec, old), spec, 0, 10.0 + 0.45 * lifetime_s)
+
+
+def test_growth_of_a_card_is_counted_from_when_nothing_ran() -> None:
+    spec = pool("p", 8, 1)
+    endpoint = endpoint_of(spec, replace(FULL_CARD, running=0.0))
+    assert card_growth_ratio(endpoint) == 0.0
+    address = spec.endpoints[0].address
+    busy = replace(FULL_CARD, endpoint=address, at_s=11.0, running=6.0, device_memory_ratio=0.97)
+    for step in range(20):
+        endpoint.observe(replace(busy, at_s=11.0 + step))
+    assert card_growth_ratio(endpoint) == pytest.approx(0.05)
+    unknown = endpoint_of(spec, replace(FULL_CARD, device_memory_ratio=None))
+    assert card_growth_ratio(unknown) is None
