@@ -17,6 +17,7 @@ from ext_authz.admission.endpoints import EndpointState, seat
 from ext_authz.admission.ledger import Ledger, Reservation
 from ext_authz.admission.memory import Memory
 from ext_authz.admission.pools import Pools
+from ext_authz.admission.untold import Silence, estimate_untold
 from ext_authz.admission.view import Ask, Caller
 from ext_authz.estimation.lag import ReportLag
 from ext_authz.estimation.latency.features import Work
@@ -40,6 +41,7 @@ class Controller:
         self.on_expired: Callable[[Reservation], None] = lambda _: None
         self._looked_s = -inf
         self._settled_s = -inf
+        self._silence = Silence()
         self.pools = Pools()
         self._memory = Memory()
         self.pools.reconfigure(settings)
@@ -86,6 +88,7 @@ class Controller:
             return None
         self._release(reservation, now, outcome.ended_s)
         self._settled_s = now
+        self._silence.ended(reservation.opened_s, True)
         paying.settle(reservation, outcome, now)
         elsewhere = ran_elsewhere(reservation, outcome)
         if elsewhere and reservation.stay is not None:
@@ -167,15 +170,18 @@ class Controller:
         """End the reservations whose lease is over; see what is overdue or over untold."""
         while (reservation := self.ledger.expired(now)) is not None:
             self.expired_total += 1
+            self._silence.ended(reservation.opened_s, False)
             self._release(reservation, now)
             self._learn_nothing(reservation)
             self.on_expired(reservation)
         if now - self._looked_s >= foresight.LOOK_EVERY_S:
             self._looked_s = now
-            told = now - self._settled_s <= foresight.heard_within_s(self.report_lag)
+            heard_within_s = foresight.heard_within_s(self.report_lag)
+            told = now - self._settled_s <= heard_within_s
             known_s = now - (self.report_lag.quantile_s(0.99) or 0.0)
             foresight.notice_overdue(self.pools.by_name.values(), told, known_s)
-            foresight.estimate_untold(self.ledger, self.pools.by_name, self.report_lag, now)
+            self._silence.look(self._settled_s, heard_within_s, now)
+            estimate_untold(self.ledger, self.pools.by_name, self.report_lag, self._silence, now)
             for pool in self.pools.by_name.values():
                 pool.trust.look(self.settings.hybrid, now)
             self._memory.look(self.pools.homed(), self.settings.memory, now)

@@ -7,13 +7,12 @@ that throttling is counted once, by its own loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import islice
-from math import ceil, isfinite, log2, sqrt
+from collections.abc import Iterable
+from math import ceil, isfinite, log2
 
 from ext_authz.admission import capacity
 from ext_authz.admission.endpoints import EndpointState
-from ext_authz.admission.ledger import Ledger, Reservation
+from ext_authz.admission.ledger import Reservation
 from ext_authz.admission.traffic import Stay
 from ext_authz.admission.view import PoolState, View, risk_on
 from ext_authz.estimation.lag import ReportLag
@@ -27,12 +26,6 @@ from ext_authz.snapshot import EndpointSample
 HEARD_S, HEARD_LAGS = 1.0, 5.0
 # How often what is overdue is looked for, and what has ended untold is estimated.
 LOOK_EVERY_S = 0.1
-# Below this lag what has ended is told soon enough not to matter.
-MATERIAL_LAG_S = 0.05
-# A gauge that is older says nothing of now.
-FRESH_GAUGE_S = 0.5
-# Of more open requests than this every second, third, ... is asked.
-MOST_ASKED = 250
 # A lease is doubled until it holds this many times the p99, but not beyond so many doublings.
 LEASE_TIMES, LEASE_DOUBLINGS = 2.0, 6
 
@@ -195,92 +188,6 @@ def notice_overdue(pools: Iterable[PoolState], told: bool, known_s: float) -> No
                 seconds = (known_s - stay.entered_s) / endpoint.thermal_factor
                 first_time, stay.late = not stay.late, True
                 pool.predictor.overdue(stay.longest(seconds), endpoint.traffic.pace, first_time)
-
-
-def estimate_untold(
-    ledger: Ledger, pools: Mapping[str, PoolState], lag: ReportLag, now: float
-) -> None:
-    """How many requests of each endpoint are over though nobody has told yet.
-
-    Matters only where the access log is late. Two things tell: by its age each open request is
-    still running with some chance (`_running`), and a fresh gauge shows what the engine holds,
-    to which is added what was let in since, less what has ended since. The gauge is more exact
-    where it is alive, but it can be stuck: of what it shows, no less is believed than what the
-    ages say, less two standard deviations.
-    """
-    mean_s = lag.mean_s or 0.0
-    late = mean_s >= MATERIAL_LAG_S
-    ages: dict[int, _Ages] = {}
-    if late:
-        step = 1 + len(ledger) // MOST_ASKED
-        for reservation in islice(ledger, 0, None, step):
-            if reservation.pool in pools and reservation.stay is not None:
-                seen = ages.setdefault(id(reservation.endpoint), _Ages())
-                pool = pools[reservation.pool]
-                chance = _running(reservation, pool, mean_s, now)
-                seen.running += step * chance
-                seen.variance += step * chance * (1.0 - chance)
-                sample = reservation.endpoint.sample
-                if sample is not None:
-                    seen.since += step * chance * _since(reservation, pool, sample.at_s, now)
-    for pool in pools.values():
-        for endpoint in pool.endpoints:
-            seen = ages.get(id(endpoint), _Ages())
-            untold = endpoint.own - _believed(seen, endpoint, now) if late else 0.0
-            endpoint.set_untold(max(0.0, untold))
-
-
-class _Ages:
-    """What the ages of an endpoint's open requests say: expected to run, its variance, and by how
-    many more run than at the last sample."""
-
-    __slots__ = ("running", "since", "variance")
-
-    def __init__(self) -> None:
-        self.running = 0.0
-        self.variance = 0.0
-        self.since = 0.0
-
-
-def _running(reservation: Reservation, pool: PoolState, mean_lag_s: float, now: float) -> float:
-    """The chance that an open request of age a still runs: S(a), the part of its like that takes
-    longer, beside those that ended over the last flush interval (twice the mean lag) and whose
-    flush is still to come."""
-    stay = reservation.stay
-    if stay is None or stay.forecast is None:
-        return 1.0
-    cool, expected_s = reservation.endpoint.thermal_factor, stay.forecast.e2e_s
-    residuals = pool.predictor.e2e[stay.forecast.queued]
-    age_s = now - stay.entered_s
-    window_s = min(age_s, 2.0 * mean_lag_s)
-    running = residuals.beyond(age_s / cool, expected_s)
-    before = residuals.beyond((age_s - window_s) / cool, expected_s)
-    over = (1.0 - window_s / (4.0 * mean_lag_s)) * max(0.0, before - running)
-    return running / (running + over) if over > 0.0 else 1.0
-
-
-def _since(reservation: Reservation, pool: PoolState, sampled_s: float, now: float) -> float:
-    """What an open request adds to a gauge that was read at `sampled_s`, for each chance that it
-    runs now: 1 if it came later, and else less than nothing, for those of its like that have ended
-    since."""
-    stay = reservation.stay
-    if stay is None or stay.entered_s > sampled_s:
-        return 1.0
-    if stay.forecast is None:
-        return 0.0
-    cool, expected_s = reservation.endpoint.thermal_factor, stay.forecast.e2e_s
-    residuals = pool.predictor.e2e[stay.forecast.queued]
-    then = residuals.beyond((sampled_s - stay.entered_s) / cool, expected_s)
-    return 1.0 - then / residuals.beyond((now - stay.entered_s) / cool, expected_s)
-
-
-def _believed(seen: _Ages, endpoint: EndpointState, now: float) -> float:
-    """Our own requests that still run."""
-    sample = endpoint.sample
-    if sample is None or sample.load is None or now - sample.at_s > FRESH_GAUGE_S:
-        return seen.running
-    shown = max(0.0, sample.load - endpoint.foreign + seen.since)
-    return max(shown, seen.running - 2.0 * sqrt(seen.variance))
 
 
 def run_slots(pool: PoolState, endpoint: EndpointState) -> int:

@@ -65,7 +65,7 @@ class Level:
 
 class Tally:
     """Counts by the second: tries that came, of them first ones, and refused ones; those that
-    ended, in time or not."""
+    ended, in time or not. `reasons`: why they were refused, all of them."""
 
     def __init__(self) -> None:
         self.offered: Counter[int] = Counter()
@@ -73,6 +73,7 @@ class Tally:
         self.refused: Counter[int] = Counter()
         self.good: Counter[int] = Counter()
         self.bad: Counter[int] = Counter()
+        self.reasons: Counter[str] = Counter()
 
     def offered_rps(self, from_s: int, to_s: int) -> float:
         """Requests that came, a second, those tried again once each time."""
@@ -105,7 +106,6 @@ class Records(Tally):
         self.tenants: defaultdict[str, Tally] = defaultdict(Tally)
         self.lives: list[Life] = []
         self.looks: list[InFlight] = []
-        self.reasons: Counter[str] = Counter()
         self.held = 0
         # When and in which pool something was refused for want of capacity.
         self.contended: list[tuple[float, str]] = []
@@ -124,9 +124,9 @@ class Records(Tally):
     def turned_away(self, life: Life, reason: Reason, now: float) -> None:
         """A request was refused."""
         second = int(now)
-        self.refused[second] += 1
-        self.tenants[life.client.who].refused[second] += 1
-        self.reasons[reason] += 1
+        for tally in (self, self.tenants[life.client.who]):
+            tally.refused[second] += 1
+            tally.reasons[reason] += 1
         if reason in CONTENDED:
             self.contended.append((now, life.pool))
 

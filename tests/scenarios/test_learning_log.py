@@ -86,3 +86,30 @@ def test_a_log_that_is_cut_off_and_comes_back(plan: Plan) -> None:
     before = loop.records.goodput_rps(20, 60)
     assert loop.records.goodput_rps(back_s, back_s + 40) > 0.85 * before
     assert settled_at_last(loop)
+
+
+def test_while_the_log_is_silent_goodput_is_as_before() -> None:
+    """Forty seconds without a log cost a load within capacity nothing: gauges and ages tell what
+    has ended; nor does what was never told when the log is back."""
+    loop = ClosedLoop(CALM, SEEDS[0])
+    loop.at(40.0, lambda: setattr(loop, "log_cut", True))
+    loop.at(80.0, lambda: setattr(loop, "log_cut", False))
+    loop.run(120.0)
+    records = loop.records
+    for from_s in (42, 80):
+        served = records.goodput_rps(from_s, from_s + 38) / records.offered_rps(from_s, from_s + 38)
+        assert served > 0.95, records.table(30, 120)
+        truth, load, _ = records.mean_in_flight(from_s, from_s + 38)
+        assert load == pytest.approx(truth, rel=0.25)
+    assert settled_at_last(loop)
+
+
+def test_long_requests_make_no_silence() -> None:
+    """Where requests take half a minute and few are sent, seconds pass in which nothing ends: all
+    that is open counts."""
+    slow = Plan((Client("a", 0.1),), profile(slower=60.0), slo_s=120.0, lease_s=120.0)
+    loop = played(slow, SEEDS[0], 600.0)
+    looks = [look for look in loop.records.looks if look.at_s > 100.0]
+    short = [look for look in looks if look.load < look.own - 1.0]
+    assert len(short) < 0.02 * len(looks)
+    assert max(look.own for look in looks) >= 3
