@@ -5,7 +5,7 @@ PURE.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 from random import Random
@@ -37,8 +37,6 @@ from ext_authz.snapshot import EndpointSample
 
 # A server's load that is not ours, beyond which its counters tell of others' requests.
 FOREIGN_RATIO = 0.1
-# The verdict on what is decided later. A controller that holds nothing has no such word.
-HOLD = "hold"
 
 
 class Gate(Protocol):
@@ -131,7 +129,7 @@ class ControllerGate:
         if isinstance(ask, Decision):
             return ask
         decision = self.controller.arrive(ask, now)
-        if decision.verdict == HOLD:
+        if decision.verdict is Verdict.HOLD:
             self._held[life.id] = ask
         else:
             self._sent(ask, decision)
@@ -170,14 +168,11 @@ class ControllerGate:
 
     def deadline(self) -> float:
         """See `Gate`."""
-        ask: Callable[[], float] | None = getattr(self.controller, "next_deadline", None)
-        return inf if ask is None else ask()
+        return self.controller.next_deadline()
 
     def dispatched(self, now: float) -> list[tuple[str, Decision]]:
         """See `Gate`."""
-        ask: Callable[[float], list[tuple[str, Decision]]] | None
-        ask = getattr(self.controller, "dispatched", None)
-        decided = [] if ask is None else ask(now)
+        decided = self.controller.dispatched(now)
         for id_, decision in decided:
             if (held := self._held.pop(id_, None)) is not None:
                 self._sent(held, decision)

@@ -16,7 +16,7 @@ from random import Random
 from ext_authz.model import Decision, Outcome, Reason, Verdict
 from ext_authz.settings import AdmissionSettings
 from ext_authz.simulation.clients import ANSWER_BYTES, PROMPT_BYTES, STEADY, UNTOLD_S, Client
-from ext_authz.simulation.gates import HOLD, Gate
+from ext_authz.simulation.gates import Gate
 from ext_authz.simulation.records import Records
 from ext_authz.simulation.schedule import Action, Schedule
 from ext_authz.simulation.servers import Backend, Life, Server
@@ -122,7 +122,7 @@ class Simulation(Schedule):
         life = Life(f"r{next(self._ids)}", client, tokens, size_bytes, wished_s, now)
         self.records.came(life, now)
         decision = UNANSWERED if now < self.stalled_s else self.gate.arrive(life, now + self.skew_s)
-        if decision.verdict == HOLD:
+        if decision.verdict is Verdict.HOLD:
             self.records.held += 1
             self._held[life.id] = life
             self._arm()

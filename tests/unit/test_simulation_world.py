@@ -42,7 +42,7 @@ class ScriptedGate:
             return self._let_in(life.id)
         if self.verdict == "hold":
             self.waiting.append(life.id)
-            return Decision("hold", Reason.AT_CAPACITY, "hold")  # type: ignore[arg-type]
+            return Decision(Verdict.HOLD, Reason.AT_CAPACITY, Verdict.HOLD)
         return Decision(
             Verdict.REJECT, Reason.AT_CAPACITY, Verdict.REJECT, retry=RetryHint(HINT_S, 0.0)
         )
