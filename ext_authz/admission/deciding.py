@@ -6,6 +6,7 @@ PURE. A refusal consumes nothing and no undo path exists.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from random import Random
 
 from ext_authz.admission import enforcing, judging, stages
@@ -75,7 +76,7 @@ class Decider:
         takes = first.view if first.binding is None else None
         prefers = demotion(ask) is Demotion.PREFERRED
         if takes is not None:
-            if not prefers or takes.pool_load + 1.0 <= self._spare_above * takes.slots:
+            if not prefers or not self._yields(ask, takes, now):
                 return self._take(ask, first, takes, now)
             elsewhere = Look(takes, binding=Reason.DEMOTION_PREFERRED)
             return self._further(ask, elsewhere, ask.pools[1:], spared, now) or self._take(
@@ -91,6 +92,20 @@ class Decider:
         held = waiting(ask, first.view, first.binding or Reason.NO_ENDPOINT)
         self.holding.take(ask, self._first_pool(ask), first, until_s, now)
         return held
+
+    def _yields(self, ask: Ask, takes: View, now: float) -> bool:
+        """Whether who prefers to be demoted leaves a pool that takes it: not in shadow, which moves
+        no traffic."""
+        if takes.pool_load + 1.0 <= self._spare_above * takes.slots:
+            return False
+        word = self.settings.enforcing.of(None, ask.tenant.name, takes.pool.spec.name)
+        if word is Enforcement.SHADOW and takes.spared is None:
+            reason = Reason.DEMOTION_PREFERRED
+            rest = [self._pools.by_name[spec.name] for spec in ask.pools[1:]]
+            verdict = enforcing.would_be(ask, rest, reason, self.settings, now)
+            if verdict is Verdict.DEMOTE:
+                takes.spared = Spared(verdict, reason)
+        return word is Enforcement.ENFORCE
 
     def _limited(self, ask: Ask, now: float) -> Decision | Spared | None:
         """What the limits of its tenant and type say of `ask`."""
@@ -168,6 +183,11 @@ class Decider:
         chain."""
         if look.objection is None:
             return None
+        pool = self._first_pool(ask)
+        if look.view is not None and look.view.pool is pool:
+            waits = replace(look, binding=look.objection)
+            if self.holding.offer(ask, pool, waits, inf, now) is not None:
+                return Spared(Verdict.HOLD, look.objection)
         pools = [self._pools.by_name[spec.name] for spec in rest]
         verdict = enforcing.would_be(ask, pools, look.objection, self.settings, now)
         return Spared(verdict, look.objection)

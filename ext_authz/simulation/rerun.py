@@ -32,6 +32,7 @@ from ext_authz.model import (
     Operation,
     Outcome,
     Usage,
+    Verdict,
 )
 from ext_authz.recorded import Recording, Request
 from ext_authz.settings import AdmissionSettings, Endpoint
@@ -149,7 +150,7 @@ class Rerun:
         self, id_: str, asked: tuple[Request, float | None], decision: Decision, now: float
     ) -> None:
         request, slo_s = asked
-        if decision.verdict == "hold":
+        if decision.verdict is Verdict.HOLD:
             self._held[id_] = asked
             return
         self.tally.decided(request, decision, held=id_ in self._held)

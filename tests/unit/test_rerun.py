@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ext_authz.admission.endpoints import EndpointState
 from ext_authz.model import Reason, Verdict
-from ext_authz.overload import Enforcing, Rule
+from ext_authz.overload import Enforcing, HoldRules, Rule
 from ext_authz.recorded import Carried, Recording, Request
 from ext_authz.settings import AdmissionSettings, Slo, TenantLimits
 from ext_authz.simulation.comparison import as_dict, table
@@ -60,7 +62,10 @@ def test_with_slots_alone_it_is_a_loss_system(
 ) -> None:
     """One tenant, no promise: what is refused is what finds every slot taken, and no more than
     that runs at once."""
-    told = played(config(slots), *(request(at_s, seconds=s, slo_s=None) for at_s, s in requests))
+    asked = [request(at_s, seconds=s, slo_s=None) for at_s, s in requests]
+    # A knee that is learned of so odd a server would be a limit as well.
+    with patch.object(EndpointState, "bound", lambda *_: None):
+        told = played(config(slots), *asked)
     assert told.now["a"].refused.total() == lost_by_oracle(slots, requests)
     assert told.peak["p"] <= slots
     assert told.now["a"].admitted + told.now["a"].refused.total() == len(requests)
@@ -119,6 +124,17 @@ def test_what_was_never_read_costs_its_tenants_mean() -> None:
     unread = {"cost": None, "reason": Reason.REQUEST_RATE}
     told = played(config(), *burst(2), refused(101.0, **unread), refused(101.5, "b", **unread))
     assert (told.unread, told.omitted) == (1, {Left.COST: 1})
+
+
+def test_what_is_held_is_decided_as_the_gate_would() -> None:
+    """One that waits for a slot runs when one is free, and is counted as held; nobody waits longer
+    than the rules say."""
+    new = config(1, hold=HoldRules(limit_s=0.5))
+    before = burst(10, 0.1, seconds=0.05)
+    told = played(new, *before, *(request(102.0 + n / 100, seconds=0.05) for n in range(3)))
+    now = told.now["a"]
+    assert (now.admitted, now.held, now.refused.total()) == (13, 2, 0)
+    assert told.peak["p"] == 1
 
 
 def test_tenants_that_are_gone_are_left_out() -> None:
