@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from ext_authz.model import Outcome, Reason, Verdict
+from ext_authz.model import Outcome, Reason, Usage, Verdict
 from ext_authz.overload import Demotion
 from ext_authz.settings import (
     FallbackAction,
     Slo,
+    TenantLimits,
 )
 from tests.support.controlling import HIGH, LOW, TENANTS, chained, in_flight, single, started
 from tests.support.world import pool, sample, settings, tenant
@@ -240,3 +241,19 @@ def test_an_arrival_alone_ends_old_leases() -> None:
     controller, asks = started(single(1, lease_s=1.0, fallback=FallbackAction.ADMIT_ALL))
     controller.arrive(asks("a"), 0.0)
     assert controller.arrive(asks("a"), 5.0).verdict is Verdict.ADMIT
+
+
+def test_what_the_engine_counted_settles_the_token_limit() -> None:
+    """A request that was expected to have a hundred tokens and had sixty gives forty back, once it
+    is learned from; without a count the estimate stands."""
+    limits = TenantLimits(tokens_per_minute=60.0, token_burst=100.0)
+    config = settings((pool("p", 2),), (tenant("a", limits=limits),))
+    controller, asks = started(config)
+    decision = controller.arrive(asks("a", tokens=100), 0.1)
+    outcome = Outcome(decision.reservation_id or "", 200, 0.1, None, ended_s=0.2)
+    charged = controller.settle(outcome, 0.2)
+    assert charged is not None
+    assert charged.stay is not None
+    for usage, verdict in ((None, Verdict.REJECT), (Usage(40, 20), Verdict.ADMIT)):
+        controller.learn(charged, replace(outcome, usage=usage), charged.stay.work)
+        assert controller.arrive(asks("a", tokens=40), 0.2).verdict is verdict
