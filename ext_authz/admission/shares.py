@@ -28,6 +28,8 @@ from ext_authz.settings import PriorityClass
 
 # How often the levels follow what has changed.
 REFRESH_S = 0.1
+# Of so many flows each newcomer moves the levels at once; among more it moves them little.
+FEW_FLOWS = 64
 # So many flows are looked at at once because their time has come.
 MOST_LOOKED_AT = 16
 # What a flow is owed, either way, is made good over the time that a request holds a slot, and over
@@ -70,7 +72,7 @@ class Shares:
         flow = self._flows.get(key)
         if flow is None:
             flow = self._flows[key] = Flow(key, weight, priority, now)
-            self._stale = True
+            self._stale = self._stale or len(self._flows) <= FEW_FLOWS
         flow.seen_s = now
         until_s = now + DIVISOR_S
         flow.active_until_s = max(flow.active_until_s, until_s)
@@ -220,8 +222,7 @@ class Shares:
             return 0.0
         if wanted <= flow.used:
             return wanted - flow.used
-        own = flow.slope * self._levels.of[flow.priority]
-        own = max(own, 1.0)
+        own = max(flow.slope * self._levels.of[flow.priority], 1.0)
         room = (wanted if wanted < own else own) - flow.used
         return room if room > 0.0 else 0.0
 

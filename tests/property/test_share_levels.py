@@ -69,12 +69,13 @@ def test_what_was_taken_away_leaves_nothing(
 ) -> None:
     """The level after others came and went is the level without them."""
     demand, _ = entered(stay)
-    before = demand.level(capacity), demand.wanted
+    before = [wish.got_at(demand.level(capacity)) for wish in stay]
     gone = [stake(w.slope, w.wanted, w.held, False) for w in go]
     for sign in (1, -1):
         for one in gone:
             demand.put(one, sign)
-    assert (demand.level(capacity), demand.wanted) == pytest.approx(before, rel=1e-6)
+    after = [wish.got_at(demand.level(capacity)) for wish in stay]
+    assert after == pytest.approx(before, rel=CELL, abs=1e-6)
 
 
 @settings(deadline=None)
