@@ -95,6 +95,9 @@ def begin(view: View, now: float) -> Stay:
     stay.trial = view.trial
     if view.trial:
         endpoint.trials.begun()
+    elif view.forecast is not None and view.spared is None:
+        stay.risk = view.risk or 0.0
+        view.pool.risks.took(stay.risk)
     stay.promised = view.promised and view.ask.slo_s is not None
     endpoint.hearsay.let_in(work, view.met, view.run_slots, now)
     endpoint.traffic.enter(stay, predictor.prefill_s(work), endpoint.load, now)

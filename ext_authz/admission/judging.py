@@ -97,6 +97,8 @@ def judge(pool: PoolState | None, reservation: Reservation, outcome: Outcome, no
         return
     measures.ended(Count.BROKEN if late else Count.KEPT, tenant, now)
     capacity.judged(reservation, not late)
+    if stay.risk is not None:
+        pool.risks.judged(stay.risk, late)
     # A promise that was broken beside what would have been refused says nothing of the margin.
     if stay.promised and measures.would_have.last_s < reservation.opened_s:
         pool.margin.judged(not late, reservation.opened_s, now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ext_authz.admission.view import Ask, View
+from ext_authz.admission.view import MOST_RISK, Ask, View
 from ext_authz.estimation.latency.queueing import FIXED_SHAPE
 from ext_authz.model import Reason
 from ext_authz.overload import Demotion
@@ -68,6 +68,8 @@ def latency(view: View) -> Reason | None:
     risk = view.risk or 0.0
     view.promised = risk <= view.target_ratio
     spared = view.promised or _is_idle(view) or view.endpoint.own < view.floor
+    if risk <= MOST_RISK and view.pool.risks.allows(risk, view.target_ratio):
+        return None
     if spared or not view.is_load_to_blame(risk):
         return None
     view.trial = view.endpoint.trials.due and not view.hopeless

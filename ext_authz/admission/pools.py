@@ -52,6 +52,7 @@ class Pools:
                 pool.shares.rules = settings.shares
                 pool.shares.resize(spec.slots)
                 pool.predictor, pool.measures = old.predictor, old.measures
+                pool.risks = old.risks
                 if spec.mode is old.trust.mode:
                     pool.trust = old.trust
                 else:

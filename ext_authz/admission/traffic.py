@@ -38,7 +38,8 @@ class Stay:
     `work` is what was expected, `most_output_tokens` the most it may put out. `lived` is the mean
     load beside it, known when it has left. `late`: it was seen to be overdue, `looks` times.
     `promised`: let in because its promise was predicted to hold; `spared`: in spite of a verdict
-    that did not count; `trial`: though it was predicted to be late.
+    that did not count; `trial`: though it was predicted to be late. `risk` is the chance that was
+    predicted for its promise to be broken, None if none was.
     """
 
     __slots__ = (
@@ -55,6 +56,7 @@ class Stay:
         "most_output_tokens",
         "prefill_s",
         "promised",
+        "risk",
         "slo_s",
         "slots",
         "spared",
@@ -69,6 +71,7 @@ class Stay:
         self.slots = slots
         self.forecast: Forecast | None = None
         self.slo_s: float | None = None
+        self.risk: float | None = None
         self.entered_s = 0.0
         self.prefill_s = 0.0
         self.load_mark = 0.0

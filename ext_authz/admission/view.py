@@ -6,6 +6,7 @@ from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.flows import Flow
 from ext_authz.admission.measures import Measures
 from ext_authz.admission.modes import Trust
+from ext_authz.admission.risk_budget import RiskBudget
 from ext_authz.admission.roster import Roster
 from ext_authz.admission.shares import Shares
 from ext_authz.admission.would_have import Spared
@@ -78,6 +79,7 @@ class PoolState:
         "margin",
         "measures",
         "predictor",
+        "risks",
         "roster",
         "shares",
         "spec",
@@ -95,6 +97,7 @@ class PoolState:
         self.roster = Roster(spec, endpoints)
         self.shares = Shares(spec.slots)
         self.predictor = Predictor()
+        self.risks = RiskBudget()
         self.margin = margin or MarginTuner(0.0, None)
         self.measures = Measures()
         self.trust = Trust(spec.mode, self.measures)

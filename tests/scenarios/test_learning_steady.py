@@ -57,7 +57,6 @@ def test_an_hour_leaves_forecasts_and_margin(hours: list[ClosedLoop]) -> None:
         assert loop.pool.margin.value_s == pytest.approx(0.025, rel=0.1)
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="up to 6 % are refused: slo_unreachable")
 def test_an_hour_within_capacity_is_served(hours: list[ClosedLoop]) -> None:
     """Of an hour at 60 % of capacity all but 2 % is served in time."""
     for loop in hours:

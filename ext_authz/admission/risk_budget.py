@@ -1,0 +1,51 @@
+"""How much risk to its promises a pool has taken on lately.
+
+PURE. That a part of the promises may be broken is said of all of them together: one request that
+is more at risk than that, among many that are less, is let in. What is predicted is held against
+what became of it: where a tenth of the predicted promises were broken, a predicted risk is worth a
+tenth.
+"""
+
+from __future__ import annotations
+
+# The mean is over about so many requests; the part that one risky request takes of it is 1 / OVER.
+OVER = 100
+# Promises over which predicted and true breaches are compared, and how far apart they may be held.
+COMPARED = 400
+LEAST_WORTH, MOST_WORTH = 0.1, 4.0
+
+
+class RiskBudget:
+    """The mean predicted risk of what was let in, the latest counting most, and what a predicted
+    risk was worth."""
+
+    __slots__ = ("_broken", "_predicted", "mean")
+
+    def __init__(self) -> None:
+        self.mean = 0.0
+        self._predicted = 0.0
+        self._broken = 0.0
+
+    def allows(self, risk: float, target_ratio: float) -> bool:
+        """Whether the mean stays within `target_ratio` with one more of `risk` (0..1)."""
+        return self.worth * self._with(risk) <= target_ratio
+
+    def took(self, risk: float) -> None:
+        """A request of `risk` was let in."""
+        self.mean = self._with(risk)
+
+    def judged(self, risk: float, broken: bool) -> None:
+        """A promise that was predicted to be broken with the chance `risk` was kept, or not."""
+        keep = 1.0 - 1.0 / COMPARED
+        self._predicted = keep * self._predicted + risk
+        self._broken = keep * self._broken + broken
+
+    @property
+    def worth(self) -> float:
+        """True breaches for each that was predicted; one more of both stands for what is not
+        known."""
+        worth = (self._broken + 1.0) / (self._predicted + 1.0)
+        return min(max(worth, LEAST_WORTH), MOST_WORTH)
+
+    def _with(self, risk: float) -> float:
+        return self.mean + (risk - self.mean) / OVER
