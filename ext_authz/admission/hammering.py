@@ -21,7 +21,7 @@ from cachetools import LRUCache
 
 from ext_authz.admission.flows import Flow
 from ext_authz.admission.view import Caller, PoolState, View
-from ext_authz.model import RetryHint
+from ext_authz.model import Reason, RetryHint
 
 # So many early ones within so long.
 HAMMERING, WITHIN_S = 100, 10.0
@@ -29,8 +29,10 @@ HAMMERING, WITHIN_S = 100, 10.0
 BURST_S = 1.0
 READ_EVERY = 16
 # How long all are read after a wrong guess, and how long a pool that has freed nothing counts as
-# full: foreign load and predictions change without a word.
-READ_ALL_S, FULL_S = 1.0, 0.1
+# full: foreign load and predictions change without a word. It counts so for less long where a
+# smaller request might have been let in.
+READ_ALL_S, FULL_S, FULL_FOR_ITS_SIZE_S = 1.0, 0.1, 0.02
+BY_SIZE = frozenset({Reason.SLO_UNREACHABLE, Reason.KV_MEMORY})
 # Keys that are remembered: the least recently refused goes first.
 MOST_KEYS = 8192
 
@@ -40,8 +42,9 @@ _Name = tuple[str, bytes]
 class Record:
     """What is remembered of a key that was refused.
 
-    `flow` of `pool` is what its last request that was read belonged to: it was refused at `seen_s`
-    with `used` slots of the pool held, `wait_s` ahead of it and `execution_s` to run.
+    `flow` of `pool` is what its last request that was read belonged to: it was refused with `used`
+    slots of the pool held, `wait_s` ahead of it and `execution_s` to run. If none of them comes
+    free, another such is refused until `full_until_s`.
     """
 
     __slots__ = (
@@ -53,9 +56,9 @@ class Record:
         "_since_s",
         "execution_s",
         "flow",
+        "full_until_s",
         "pool",
         "read_all_until_s",
-        "seen_s",
         "told_s",
         "used",
         "wait_s",
@@ -66,7 +69,7 @@ class Record:
         self.flow: Flow | None = None
         self.pool = ""
         self.used = 0
-        self.seen_s = 0.0
+        self.full_until_s = 0.0
         self.wait_s = 0.0
         self.execution_s: float | None = None
         self.read_all_until_s = 0.0
@@ -174,14 +177,14 @@ def is_excess(record: Record, flow: Flow, pool: PoolState, now: float) -> bool:
     shares = pool.shares
     if flow.used + 0.5 > shares.within(flow):
         return True
-    return now - record.seen_s <= FULL_S and shares.used >= record.used
+    return now <= record.full_until_s and shares.used >= record.used
 
 
-def note(record: Record, view: View, now: float) -> None:
-    """A request of the key was read, and refused for what `view` shows."""
+def note(record: Record, view: View, reason: Reason, now: float) -> None:
+    """A request of the key was read, and refused for `reason`, by what `view` shows."""
     record.flow = view.flow
     record.pool = view.pool.spec.name
     record.used = view.pool.shares.used
-    record.seen_s = now
+    record.full_until_s = now + (FULL_FOR_ITS_SIZE_S if reason in BY_SIZE else FULL_S)
     record.wait_s = view.wait_s
     record.execution_s = view.execution_s

@@ -54,7 +54,7 @@ class Refuser:
         retry, record = self._retry(ask.tenant, ask.caller, prospect, now)
         pressed(view, now, retry)
         if view is not None:
-            note(record, view, now)
+            note(record, view, reason, now)
             if reason is Reason.SLO_UNREACHABLE and not view.hopeless:
                 view.pool.shares.full(view.pool_load, now)
         return refusal(ask, view, reason, retry, None)
