@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ext_authz.admission.view import MOST_RISK, Ask, View
+from ext_authz.admission.risk import MOST_RISK
+from ext_authz.admission.view import Ask, View
 from ext_authz.estimation.latency.queueing import FIXED_SHAPE
 from ext_authz.model import Reason
 from ext_authz.overload import Demotion

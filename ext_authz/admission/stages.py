@@ -18,9 +18,10 @@ from ext_authz.admission.ledger import Charge
 from ext_authz.admission.looking import chosen, seen
 from ext_authz.admission.policies import ROOM
 from ext_authz.admission.pools import Pools
+from ext_authz.admission.risk import is_load_to_blame
 from ext_authz.admission.selection import beside, choose_blind
 from ext_authz.admission.traffic import Stay
-from ext_authz.admission.view import Ask, View, is_load_to_blame
+from ext_authz.admission.view import Ask, View
 from ext_authz.estimation.latency.chain import Part, Whole
 from ext_authz.estimation.latency.features import Work
 from ext_authz.model import Evidence, Outcome, Reason, value

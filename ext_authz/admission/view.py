@@ -6,7 +6,7 @@ from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.flows import Flow
 from ext_authz.admission.measures import Measures
 from ext_authz.admission.modes import Trust
-from ext_authz.admission.risk_budget import RiskBudget
+from ext_authz.admission.risk import RiskBudget, is_load_to_blame
 from ext_authz.admission.roster import Roster
 from ext_authz.admission.shares import Shares
 from ext_authz.admission.would_have import Spared
@@ -19,10 +19,6 @@ from ext_authz.estimation.margin import MarginTuner
 from ext_authz.model import Evidence, InferenceRequest, WorkEstimate, value
 from ext_authz.overload import Mode, ReactiveRules
 from ext_authz.settings import Pool, RequestType, Tenant
-
-# What will more likely be late than not makes others late too, whatever it would be alone: while a
-# server is slower than the promise, all that came would be let in and pile up.
-MOST_RISK = 0.5
 
 
 @value
@@ -294,9 +290,3 @@ def risk_on(view: View, endpoint: EndpointState, forecast: Forecast) -> float:
         rest = predictor.e2e[forecast.queued].late(ask.tpot_s / cool, max(each_s, 1e-6))
         risk = max(risk, rest)
     return risk
-
-
-def is_load_to_blame(risk: float, alone: float) -> bool:
-    """Whether load makes a promise too unlikely to hold that might be broken `alone` as well, for
-    the size of the request: it may double that risk, but never beyond `MOST_RISK`."""
-    return risk > MOST_RISK or risk > 2.0 * alone

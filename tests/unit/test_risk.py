@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from ext_authz.admission.risk_budget import COMPARED, LEAST_WORTH, MOST_WORTH, RiskBudget
+from ext_authz.admission.risk import COMPARED, LEAST_WORTH, MOST_WORTH, RiskBudget
 
 
 def test_one_risky_request_among_many_safe_ones_is_allowed() -> None:

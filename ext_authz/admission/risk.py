@@ -13,6 +13,9 @@ OVER = 100
 # Promises over which predicted and true breaches are compared, and how far apart they may be held.
 COMPARED = 400
 LEAST_WORTH, MOST_WORTH = 0.1, 4.0
+# What will more likely be late than not makes others late too, whatever it would be alone: while a
+# server is slower than the promise, all that came would be let in and pile up.
+MOST_RISK = 0.5
 
 
 class RiskBudget:
@@ -49,3 +52,9 @@ class RiskBudget:
 
     def _with(self, risk: float) -> float:
         return self.mean + (risk - self.mean) / OVER
+
+
+def is_load_to_blame(risk: float, alone: float) -> bool:
+    """Whether load makes a promise too unlikely to hold that might be broken `alone` as well, for
+    the size of the request: it may double that risk, but never beyond `MOST_RISK`."""
+    return risk > MOST_RISK or risk > 2.0 * alone
