@@ -15,7 +15,7 @@ from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.ledger import Ledger, Reservation
 from ext_authz.admission.view import Ask
 from ext_authz.estimation.latency.features import Load
-from ext_authz.model import Decision, Outcome
+from ext_authz.model import Decision, Outcome, Verdict
 from ext_authz.recorded import Beside, Request, carried_line, request_line
 from ext_authz.settings import JournalSettings, Tenant
 
@@ -40,12 +40,13 @@ class Recorder:
         self._carried_s = 0.0
 
     def decided(self, ask: Ask, decision: Decision, promise_s: float | None, now: float) -> None:
-        """A request was decided; `promise_s` is what its path is promised."""
-        if not self._is_wanted():
+        """A request was decided; `promise_s` is what its path is promised. Of one that is held this
+        is told again when its waiting is over."""
+        if decision.verdict is Verdict.HOLD or not self._is_wanted():
             return
         shortened = ask.slo_s is not None and (promise_s is None or ask.slo_s < promise_s)
         request = Request(
-            at_s=now,
+            at_s=now if decision.held is None else now - decision.held.seconds,
             tenant=ask.tenant.name,
             type=ask.type.name,
             path=ask.request.path,

@@ -18,6 +18,7 @@ from ext_authz.admission.ledger import Ledger
 from ext_authz.journal_file import JournalFile, append
 from ext_authz.metrics import Metrics
 from ext_authz.model import Outcome, Verdict
+from ext_authz.overload import HoldRules
 from ext_authz.recorded import head_line
 from ext_authz.recording import LOOKED_AFTER, MOST_LINES, MOST_OPEN, Recorder
 from ext_authz.replaying import read
@@ -85,6 +86,24 @@ def test_what_was_cut_short_tells_no_time(how: str) -> None:
     end(of, controller, Outcome("r0", 0, 0.4, None, **{how: True}))  # type: ignore[arg-type]
     (line,) = lines_of(of)
     assert "took" not in line
+
+
+def test_what_was_held_is_a_line_of_when_it_came() -> None:
+    """And none while it waits."""
+    of = recorder()
+    config = single(1, hold=HoldRules(limit_s=1.0))
+    controller, asks = started(config, fresh="")
+    controller.observe(sample("p-0:80", 0.0, execution_s=0.1))
+    controller.arrive(asks("a"), 0.1)
+    held = asks("b")
+    of.decided(held, controller.arrive(held, 0.1), 1.0, 0.1)
+    assert lines_of(of) == []
+    controller.settle(Outcome("r0", 200, 0.1, None), 0.3)
+    ((_, decision),) = controller.dispatched(0.3)
+    of.decided(held, decision, 1.0, 0.3)
+    end(of, controller, Outcome("r1", 200, 0.1, None))
+    (line,) = lines_of(of)
+    assert (line["t"], line["did"]) == (0.1, "admit")
 
 
 def test_a_refusal_before_the_body_was_read_has_no_cost_and_no_query() -> None:
