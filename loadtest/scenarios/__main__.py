@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ext_authz.errors import ConfigError
 from loadtest.scenarios import sweep
-from loadtest.scenarios.guards import GUARDS
+from loadtest.scenarios.guards import GUARDED, GUARDS
 from loadtest.scenarios.play import SEEDS, Result, guarded, measured
 from loadtest.scenarios.report import Row, page
 from loadtest.scenarios.scenario import Scenario
@@ -44,10 +44,10 @@ def rows(names: list[str], seeds: list[int], guards: bool) -> Iterator[Row]:
     for name in names:
         scenario = SCENARIOS[name]
         yield Row(name, "", _results(scenario, scenario, seeds, kept))
-        for guard, without in GUARDS.items() if guards else ():
+        for guard, without in GUARDS.items() if guards and name in GUARDED else ():
             changed = without.of(scenario)
             if changed != scenario:
-                yield Row(name, guard, _results(changed, scenario, seeds, kept))
+                yield Row(name, guard, _results(changed, scenario, seeds[:1], kept))
 
 
 def main(arguments: list[str]) -> int:

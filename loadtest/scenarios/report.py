@@ -75,14 +75,16 @@ def _ablations(rows: Sequence[Row], off: Sequence[str]) -> list[str]:
     lines = [
         "## With each guard off in turn",
         "",
-        "Goodput of that of the best static limit / of what was let in, what was kept / of the",
-        "innocent tenant, what was served, or else the share error.",
+        "Of the first seed. Goodput of that of the best static limit / of what was let in, what was",
+        "kept / of the innocent tenant, what was served, or else the share error.",
         "",
         _line(["scenario", "all guards", *(f"no {name}" for name in off)]),
         _rule(len(off) + 1),
     ]
-    found = {(row.scenario, row.without): row for row in rows}
-    for name in dict.fromkeys(row.scenario for row in rows):
+    found = {
+        (row.scenario, row.without): Row(row.scenario, row.without, row.results[:1]) for row in rows
+    }
+    for name in dict.fromkeys(row.scenario for row in rows if row.without):
         cells = [_three(found.get((name, guard))) for guard in ("", *off)]
         lines.append(_line([name, *cells]))
     return lines
