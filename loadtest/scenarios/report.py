@@ -75,8 +75,8 @@ def _ablations(rows: Sequence[Row], off: Sequence[str]) -> list[str]:
     lines = [
         "## With each guard off in turn",
         "",
-        "Of the first seed. Goodput of that of the best static limit / of what was let in, what was",
-        "kept / of the innocent tenant, what was served, or else the share error.",
+        "Of the first seed: goodput of that of the best static limit / of what was let in, what",
+        "was kept / of the innocent tenant, what was served, or else the share error.",
         "",
         _line(["scenario", "all guards", *(f"no {name}" for name in off)]),
         _rule(len(off) + 1),
