@@ -126,6 +126,7 @@ class App:
         await ended.wait()
         log.info("draining for at most %g s", server.drain_s)
         self._unready = ("draining",)
+        self._gate.close(self._clock.now())
         await self._host.drain()
         await self._keeper.close()
         await self._journal.close()
@@ -144,7 +145,7 @@ class App:
     async def _tick(self) -> None:
         while True:
             now = self._clock.now()
-            self._gate.controller.tick(now)
+            self._gate.tick(now)
             self._lookout.tick(now)
             self._keeper.tick(now)
             self._gate.look_after_records(now)

@@ -9,7 +9,7 @@ from collections import deque
 
 from ext_authz.estimation.kv import RISK_RATIO
 from ext_authz.model import Decision, Evidence, Verdict, value
-from ext_authz.overload import Mode
+from ext_authz.overload import Held, Mode
 
 CAPACITY = 4096
 
@@ -59,6 +59,7 @@ def explain(entry: Entry) -> str:
     lines = [f"request {name} ({who}): {decision.verdict} ({decision.reason})"]
     if decision.would_be is not decision.verdict:
         lines.append(f"not enforced here: it would have been {decision.would_be}")
+    lines += _held(decision.held)
     if decision.endpoint:
         lines.append(f"sent to {decision.pool} at {decision.endpoint}")
     if decision.pipeline:
@@ -79,6 +80,10 @@ def explain(entry: Entry) -> str:
             f"asked to come back in {retry.after_s:.2f} s ({retry.jitter_s:.2f} s of it jitter)"
         )
     return "\n".join(lines)
+
+
+def _held(held: Held | None) -> list[str]:
+    return [] if held is None else [f"held for {held.seconds:.3f} s ({held.reason})"]
 
 
 def _shown(text: str) -> str:

@@ -214,6 +214,14 @@ class Lookout:
         for name, value in by_endpoint.items():
             metrics.read_with(name, partial(self._each, value))
         metrics.read_with("reservations_expired", lambda: [((), gate.controller.expired_total)])
+        holding = gate.controller.holding
+        metrics.read_with(
+            "hold_tickets", lambda: [((p, r), float(n)) for (p, r), n in holding.counts.items()]
+        )
+        metrics.read_with(
+            "hold_queue",
+            lambda: [((p,), float(holding.depth(p))) for p in gate.settings.admission.pools],
+        )
         metrics.read_with("config_info", lambda: [((gate.settings.fingerprint,), 1.0)])
         metrics.read_with("config_age_seconds", lambda: [((), clock.now() - self.loaded_at_s)])
         metrics.read_with("telemetry_reports", self._reports)

@@ -63,6 +63,9 @@ TABLE: tuple[Row, ...] = (
     Row("journal_lines_lost", "counter", (), "Requests that were not recorded, as too many waited"),
     Row("endpoint_mismatches", "counter", ("pool",),
         "Settled requests that Envoy sent to another endpoint than the one charged"),
+    Row("hold_tickets", "counter", ("pool", "result"),
+        "Held requests by how their waiting ended: dispatched, late, evicted, left"),
+    Row("hold_queue", "gauge", ("pool",), "Requests that wait at the gate now"),
     Row("config_reloads", "counter", ("result",), "Configuration changes seen: loaded, refused"),
     Row("reservations_expired", "counter", (), "Reservations ended by their lease"),
     Row("telemetry_reports", "counter", ("source", "result"), "By source: success, failure"),
@@ -166,6 +169,8 @@ class Metrics(Collector):
         seen = decision.evidence
         if seen is not None and (seen.memory_risk_ratio or 0.0) > RISK_RATIO:
             self._counts["memory_risks"][(decision.tenant or "unknown",)] += 1
+        if decision.held is not None:
+            seconds -= decision.held.seconds
         self._check_buckets[bisect_left(CHECK_BUCKETS_S, seconds)] += 1
         self._check_sum_s += seconds
 

@@ -29,9 +29,9 @@ class Verdict(StrEnum):
     """What happens to a request."""
 
     ADMIT = "admit"
-    HOLD = "hold"  # decided later, see `Held`
     DEMOTE = "demote"
     REJECT = "reject"
+    HOLD = "hold"  # decided later, see `Held`
 
 
 class Reason(StrEnum):

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from ext_authz.config.discovery import discovery_settings
 from ext_authz.config.enforcing import enforcing_of
 from ext_authz.config.fairness import share_rules
+from ext_authz.config.hold import hold_rules, overflow_to
 from ext_authz.config.journal import journal_settings
 from ext_authz.config.memory import device_guard_ratio, memory_rules
 from ext_authz.config.model_shapes import kv_token_bytes
@@ -129,7 +130,7 @@ def _admission(config: AdmissionControl, base: Path) -> AdmissionSettings:
         deadline_header=scheduling.deadline_header,
         reserve_ratio=scheduling.shared_capacity_reserve,
         pools=MappingProxyType(
-            {pool.name: _pool(pool, config.mode, stale_s, base) for pool in config.pools}
+            {pool.name: _pool(pool, config, stale_s, base) for pool in config.pools}
         ),
         tenants=MappingProxyType({tenant.name: _tenant(tenant) for tenant in config.tenants}),
         cost=CostRules(**config.cost.model_dump()),
@@ -137,6 +138,7 @@ def _admission(config: AdmissionControl, base: Path) -> AdmissionSettings:
         lease_s=lease_s(config),
         pipelines=tuple(map(pipeline_settings, config.pipelines)),
         tune_margin=config.learning.tune_margin,
+        hold=hold_rules(config.hold),
         target_violation_ratio=config.learning.target_violations,
         tried_ratio=config.learning.tried_refusals,
         reactive=reactive_rules(config.reactive),
@@ -185,10 +187,10 @@ def _path_slo(targets: PathTargets) -> Slo:
 
 def _type(name: str, body: TypeBody) -> RequestType:
     priority = PriorityClass[body.priority_class.upper()]
-    return RequestType(name, body.weight, priority, body.max_concurrent)
+    return RequestType(name, body.weight, priority, body.max_concurrent, Demotion(body.demote))
 
 
-def _pool(pool: PoolBody, mode: str, stale_s: float, base: Path) -> Pool:
+def _pool(pool: PoolBody, config: AdmissionControl, stale_s: float, base: Path) -> Pool:
     discover = pool.discover
     return Pool(
         name=pool.name,
@@ -220,7 +222,8 @@ def _pool(pool: PoolBody, mode: str, stale_s: float, base: Path) -> Pool:
         if discover is None
         else discovery_settings(discover, pool.max_concurrency, base),
         kv_token_bytes=kv_token_bytes(pool.models, pool.model_shapes),
-        mode=Mode(pool.mode or mode),
+        mode=Mode(pool.mode or config.mode),
+        overflow_to=overflow_to(config, pool),
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from ext_authz.config import build
 from ext_authz.config.discovery import check_discovery
 from ext_authz.config.enforcing import check_enforcing
+from ext_authz.config.hold import check_hold
 from ext_authz.config.journal import check_journal
 from ext_authz.config.locate import Loc
 from ext_authz.config.model_shapes import check_shapes
@@ -24,15 +25,6 @@ def check(config: AdmissionControl, report: Report) -> None:
     """Note every problem and warning of a file whose parts are well formed."""
     for rule in _RULES:
         rule(config, report)
-
-
-def _hold(config: AdmissionControl, report: Report) -> None:
-    if config.hold.model_fields_set:
-        report.warn(
-            ("hold", "limit"),
-            "requests are not held yet: this only lengthens Envoy's check timeout",
-            "leave it out until holding is built",
-        )
 
 
 def _slos(config: AdmissionControl, report: Report) -> None:
@@ -236,7 +228,7 @@ def _state_file(name: str, report: Report) -> None:
 _RULES: tuple[Callable[[AdmissionControl, Report], None], ...] = (
     check_modes,
     check_enforcing,
-    _hold,
+    check_hold,
     check_sources,
     _slos,
     _type_rules,

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from ext_authz.config.discovery import DiscoverBody
 from ext_authz.config.enforcing import EnforcementWord, RuleWords
 from ext_authz.config.fairness import FairnessBody
+from ext_authz.config.hold import HoldBody
 from ext_authz.config.journal import JournalBody
 from ext_authz.config.memory import MemoryBody
 from ext_authz.config.model_shapes import ModelShapeBody
@@ -59,6 +60,7 @@ Burst = Annotated[float, number(1, 1e12)]
 Concurrency = Annotated[int, whole(1, 1_000_000)]
 StaleAfter = Annotated[float, duration(0.1, 3600)]
 Tokens = Annotated[int, whole(1, 10_000_000)]
+DemoteWord = Annotated[str, choice("allowed", "preferred", "forbidden")]
 
 
 class Section(BaseModel):
@@ -73,6 +75,7 @@ class TypeBody(Section):
     weight: Weight = 1.0
     priority_class: Annotated[str, choice("low", "medium", "high")] = "medium"
     max_concurrent: Concurrency | None = None
+    demote: DemoteWord = "allowed"
 
 
 class TypeRuleBody(Section):
@@ -164,7 +167,7 @@ class TenantBody(Section):
     types: Annotated[list[Name], Field(min_length=1, max_length=256)] | None = None
     models: Annotated[list[Text], Field(min_length=1, max_length=1000)] | None = None
     default_model: Text | None = None
-    demote: Annotated[str, choice("allowed", "forbidden")] = "allowed"
+    demote: DemoteWord = "allowed"
     enforcement: EnforcementWord | None = None
     limits: LimitsBody = LimitsBody()
 
@@ -180,12 +183,6 @@ def _tenants(value: object) -> object:
     return [
         {"name": name, **body} if isinstance(body, dict) else body for name, body in value.items()
     ]
-
-
-class Hold(Section):
-    """How long a request may wait at the gate."""
-
-    limit: Annotated[float, duration(0, 60)] = 0.2
 
 
 class Retry(Section):
@@ -267,7 +264,7 @@ class AdmissionControl(Section):
     )
     pipelines: Annotated[list[PipelineBody], Field(max_length=64)] = Field(default_factory=list)
     memory: MemoryBody = MemoryBody()
-    hold: Hold = Hold()
+    hold: HoldBody = HoldBody()
     retry: Retry = Retry()
     cost: Cost = Cost()
     learning: Learning = Learning()

@@ -7,12 +7,14 @@ that Envoy's failure mode decides, and never a stack trace, a hang or an acciden
 from __future__ import annotations
 
 import logging
+from math import inf
 
 from ext_authz.clock import Clock
 from ext_authz.errors import CodecError
 from ext_authz.model import Api, Decision, HttpCall, Reason, RetryHint, Verdict
 from ext_authz.serving.codec import Codec
 from ext_authz.serving.gate import Gate
+from ext_authz.serving.waiters import Waiters
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ class CheckService:
         self._gate = gate
         self._codec = codec
         self._clock = clock
+        self._waiters = Waiters(gate, clock)
 
     async def check(self, request: bytes, remaining_s: float | None) -> bytes:
         """A serialised CheckResponse for a serialised CheckRequest.
@@ -48,7 +51,10 @@ class CheckService:
         else:
             try:
                 call = self._codec.decode_check(request)
-                decision, api = self._gate.decide(call, started_s)
+                patience_s = inf if remaining_s is None else remaining_s
+                decision, api = self._gate.decide(call, started_s, patience_s)
+                if decision.held is not None:
+                    decision = await self._waiters.decided(decision.held.ticket)
                 answer = self._codec.encode(decision, call, api)
             except CodecError:
                 decision = _MALFORMED

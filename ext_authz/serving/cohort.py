@@ -97,6 +97,8 @@ class Cohorts:
             task = loop.create_task(_finish(_Begun(checking, waits_for), answer))
             self._deciding.add(task)
             task.add_done_callback(self._deciding.discard)
+            # Whoever leaves while he waits is not to be decided any more.
+            answer.add_done_callback(lambda done: done.cancelled() and task.cancel())
 
 
 class _Begun:
@@ -107,7 +109,15 @@ class _Begun:
         self._waits_for = waits_for
 
     def __await__(self) -> Generator[Any, Any, bytes]:
-        yield self._waits_for
+        try:
+            yield self._waits_for
+        except BaseException as fault:
+            # To leave is told to what was begun, or nothing of it would be put away.
+            try:
+                self._waits_for = self._begun.throw(fault)
+            except StopIteration as decided:
+                return bytes(decided.value)
+            yield self._waits_for
         rest: bytes = yield from self._begun
         return rest
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from http import HTTPStatus
+from math import inf
 from random import Random
 
 from ext_authz.admission.controller import Controller
@@ -57,7 +58,8 @@ class Gate:
 
     `on_load_report` gets what an endpoint said of its load in a response: the endpoint's address,
     the unread report, and when it was said (monotonic seconds). `on_lesson` gets what was charged
-    for a request, how it ended, and the time at which it is learned.
+    for a request, how it ended, and the time at which it is learned. `on_room` is called when
+    something may have been decided of what is held.
     """
 
     def __init__(
@@ -68,6 +70,9 @@ class Gate:
         self.metrics = metrics
         self.controller = Controller(settings.admission, rng, now)
         self.on_load_report: Callable[[str, str, float], None] = lambda *_: None
+        self.on_room: Callable[[], None] = lambda: None
+        # By their tickets, with the id that Envoy gave them.
+        self._held: dict[str, tuple[Ask, str]] = {}
         self._ids = ids
         self._identity = Identity(settings.keys, settings.server.key_headers)
         self.costs = CostBook(settings.admission.cost)
@@ -96,9 +101,11 @@ class Gate:
         self.controller.reconfigure(settings.admission, now)
         self.mismatches.keep(settings.admission.pools)
         self.metrics.keep_tenants(settings.admission.tenants.keys())
+        self.on_room()
 
-    def decide(self, call: HttpCall, now: float) -> tuple[Decision, Api]:
-        """The decision, and the API whose error shape the caller understands."""
+    def decide(self, call: HttpCall, now: float, patience_s: float = inf) -> tuple[Decision, Api]:
+        """The decision, and the API whose error shape the caller understands. Who waits no longer
+        than `patience_s` is not held for longer; what is held is decided in `dispatched`."""
         admission = self.settings.admission
         if self.settings.edge.preflight_allow and is_preflight(call):
             return _PREFLIGHT, Api.OTHER
@@ -124,12 +131,48 @@ class Gate:
         ask = self._intake.ask(next(self._ids), tenant, call, request, who)
         if isinstance(ask, Decision):
             return self._enforced(ask), request.api
-        decision = self.controller.arrive(ask, now)
-        self.recorder.decided(ask, decision, self._intake.slo_of(request.path).e2e_s, now)
+        return self._arrive(ask, request_id, patience_s, now), request.api
+
+    def _arrive(self, ask: Ask, request_id: str, patience_s: float, now: float) -> Decision:
+        decision = self.controller.arrive(ask, now, patience_s)
+        if decision.verdict is Verdict.HOLD:
+            self._held[ask.id] = (ask, request_id)
+        else:
+            self._decided(ask, request_id, decision, now)
+        if self._held:
+            self.on_room()
+        return decision
+
+    def _decided(self, ask: Ask, request_id: str, decision: Decision, now: float) -> None:
+        self.recorder.decided(ask, decision, self._intake.slo_of(ask.request.path).e2e_s, now)
         if decision.reservation_id is not None:
             self._requests.book(request_id, decision.reservation_id)
             self._sent(ask, decision)
-        return decision, request.api
+
+    def dispatched(self, now: float) -> list[tuple[str, Decision]]:
+        """What was decided of held requests since, by their tickets."""
+        decided = self.controller.dispatched(now)
+        for ticket, decision in decided:
+            held = self._held.pop(ticket, None)
+            if held is not None:
+                self._decided(*held, decision, now)
+        return decided
+
+    def left(self, ticket: str, now: float) -> None:
+        """The caller of a held request has left, told or not."""
+        self._held.pop(ticket, None)
+        self.controller.cancel(ticket, now)
+        self.on_room()
+
+    def tick(self, now: float) -> None:
+        """What time does by itself."""
+        self.controller.tick(now)
+        self.on_room()
+
+    def close(self, now: float) -> None:
+        """Hold nothing any more."""
+        self.controller.close(now)
+        self.on_room()
 
     @property
     def report_lag(self) -> ReportLag:
@@ -139,6 +182,8 @@ class Gate:
     def ended(self, entry: AccessLogEntry, now: float) -> None:
         """Take in one access-log entry; what it teaches waits for `learn`."""
         ended = self.settlement.take(entry, now)
+        if self._held:
+            self.on_room()
         if ended is None:
             return
         charged, outcome = ended
@@ -218,6 +263,8 @@ class Gate:
     def observe(self, sample: EndpointSample) -> None:
         """Newer telemetry of one endpoint."""
         self.controller.observe(sample)
+        if self._held:
+            self.on_room()
         endpoint = self.controller.pools.endpoints.get(sample.endpoint)
         if endpoint is not None:
             own_only = endpoint.foreign <= FOREIGN_RATIO * max(1.0, endpoint.load)

@@ -142,11 +142,13 @@ class Settlement:
 
 
 def outcome_of(entry: AccessLogEntry, reservation: Reservation, now: float) -> Outcome:
-    """What a final entry tells of the end of a request."""
+    """What a final entry tells of the end of a request. The log counts from its first byte; what
+    it waited at the gate is none of the server's time."""
+    held_s = 0.0 if reservation.ask is None else reservation.ask.held_s
     return Outcome(
         reservation_id=entry.decision_id,
         status=entry.status,
-        duration_s=entry.duration_s,
+        duration_s=max(0.0, entry.duration_s - held_s),
         upstream=entry.upstream,
         client_left=entry.client_left,
         upstream_reset=entry.upstream_reset,

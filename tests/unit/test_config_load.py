@@ -279,12 +279,11 @@ def test_lines_stay_true_beside_what_was_rejected(tmp_path: Path) -> None:
 
 
 def test_warnings_of_what_is_not_acted_on(tmp_path: Path) -> None:
-    """A promise within the margin, an unused URL and a hold limit are warned about."""
+    """A promise within the margin and an unused URL are warned about."""
     text = (
         "admission_control:\n"
         "  metrics_source: {url: 'http://p:9090'}\n"
         "  slo: {requests: {/a: {ttft_ms: 5}, /b: {slo_ms: 20}}}\n"
-        "  hold: {limit: 1s}\n"
     )
     warned = {
         (p.line, p.field.removeprefix("admission_control."))
@@ -293,5 +292,4 @@ def test_warnings_of_what_is_not_acted_on(tmp_path: Path) -> None:
     assert {
         (2, "metrics_source.url"),
         (3, 'slo.requests["/b"]'),
-        (4, "hold.limit"),
     } <= warned

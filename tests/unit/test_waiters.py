@@ -1,0 +1,110 @@
+"""Calls that are held: told later, in time, and forgotten when they leave."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from ext_authz.model import Outcome, Verdict
+from ext_authz.overload import HoldRules
+from ext_authz.serving.cohort import Cohorts
+from ext_authz.snapshot import EndpointSample
+from tests.support.service import Service, chat
+
+
+class Caller:
+    """A call's context."""
+
+    def time_remaining(self) -> float | None:
+        return 0.5
+
+
+def holding(slots: int = 4, limit_s: float = 0.2) -> Service:
+    """A service that holds, all of whose slots are taken, each for 50 ms on average."""
+    service = Service(slots)
+    before = service.gate.settings
+    admission = replace(before.admission, hold=HoldRules(limit_s))
+    service.gate.reconfigure(replace(before, admission=admission), service.clock.now())
+    now = service.clock.now()
+    for _, endpoint in service.gate.controller.endpoint_states():
+        endpoint.execution.measured(0.05, now)
+    return service
+
+
+async def full(service: Service, slots: int = 4) -> None:
+    for number in range(slots):
+        answer = await service.check(chat(request_id=f"full-{number}"))
+        assert answer.HasField("ok_response")
+
+
+async def held(service: Service, remaining_s: float = 0.5) -> asyncio.Task[Any]:
+    task = asyncio.ensure_future(service.check(chat(request_id="held"), remaining_s))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_a_held_call_is_let_in_when_a_slot_comes_free() -> None:
+    """It is told as soon as a request ends, and the journal has how long it waited and why."""
+    service = holding()
+    await full(service)
+    task = await held(service)
+    assert not task.done()
+    assert service.in_flight == 4
+    service.clock.at_s += 0.03
+    gone = next(iter(service.gate.controller.ledger)).id
+    service.gate.controller.settle(Outcome(gone, 200, 0.05, None), service.clock.now())
+    service.gate.observe(EndpointSample("p-0:80", service.clock.now(), running=3, waiting=0))
+    answer = await asyncio.wait_for(task, 1.0)
+    assert answer.HasField("ok_response")
+    decision = service.gate.journal.recent(1)[0].decision
+    assert decision.verdict is Verdict.ADMIT
+    assert decision.held is not None
+    assert round(decision.held.seconds, 6) == 0.03
+    assert service.in_flight == 4
+
+
+async def test_a_held_call_that_leaves_holds_nothing() -> None:
+    """Its ticket is gone, and the slot that comes free is another's."""
+    service = holding()
+    await full(service)
+    task = await held(service)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert len(service.gate.controller.holding) == 0
+    assert service.in_flight == 4
+
+
+async def test_whoever_leaves_a_cohort_while_he_waits_is_forgotten() -> None:
+    """The host cancels the call; the task that waits for its decision ends with it."""
+    service = holding()
+    await full(service)
+    cohorts = Cohorts(service.checks.check)
+    call = asyncio.ensure_future(cohorts.check(chat(request_id="held"), Caller()))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(service.gate.controller.holding) == 1
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(service.gate.controller.holding) == 0
+
+
+async def test_who_has_no_time_is_not_held() -> None:
+    """With less than the time for an answer left, it is refused at once."""
+    service = holding()
+    await full(service)
+    answer = await asyncio.wait_for(service.check(chat(), 0.05), 1.0)
+    assert answer.denied_response.status.code == 429
+
+
+async def test_a_drain_decides_what_waits() -> None:
+    """At once, and holds nothing more."""
+    service = holding()
+    await full(service)
+    task = await held(service)
+    service.gate.close(service.clock.now())
+    answer = await asyncio.wait_for(task, 1.0)
+    assert answer.denied_response.status.code == 429
