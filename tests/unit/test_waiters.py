@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from grpc import aio
+
+from ext_authz.clock import SystemClock
 from ext_authz.model import Outcome, Verdict
 from ext_authz.overload import HoldRules
+from ext_authz.serving.check import CheckService
 from ext_authz.serving.cohort import Cohorts
+from ext_authz.serving.server import AUTHORIZATION, GrpcHost
 from ext_authz.snapshot import EndpointSample
-from tests.support.service import Service, chat
+from tests.support.service import WIRE, Service, chat
+from tests.support.settings import make_settings
 
 
 class Caller:
@@ -108,3 +115,49 @@ async def test_a_drain_decides_what_waits() -> None:
     service.gate.close(service.clock.now())
     answer = await asyncio.wait_for(task, 1.0)
     assert answer.denied_response.status.code == 429
+
+
+async def test_over_real_grpc_a_call_that_leaves_is_forgotten_and_a_late_one_is_told_in_time() -> (
+    None
+):
+    """One cancels while it is held; another's deadline leaves 30 ms to wait: both end in time."""
+    service = holding()
+    await full(service)
+    wired = CheckService(service.gate, service.codec, SystemClock())
+    offset_s = service.clock.now() - SystemClock().now()
+    wired._clock = wired._waiters._clock = Shifted(offset_s)
+    server = make_settings(grpc_listen="127.0.0.1:0").server
+    host = GrpcHost(server, WIRE, wired.check, service.sink, service.taps)
+    port = await host.start()
+    async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        check = channel.unary_unary(f"/{AUTHORIZATION}/Check")
+        leaves = check(chat(request_id="leaves"), timeout=1.0)
+        await until(lambda: len(service.gate.controller.holding) == 1)
+        leaves.cancel()
+        await until(lambda: len(service.gate.controller.holding) == 0)
+        answer = await check(chat(request_id="short"), timeout=0.25)
+        told = WIRE.check_response.FromString(answer)
+        assert told.denied_response.status.code == 429
+        assert service.in_flight == 4
+    await host.drain()
+
+
+class Shifted:
+    """The real clock, as far from its own time as the standing one was."""
+
+    def __init__(self, offset_s: float) -> None:
+        self._offset_s = offset_s
+
+    def now(self) -> float:
+        return SystemClock().now() + self._offset_s
+
+    def wall(self) -> float:
+        return SystemClock().wall()
+
+
+async def until(done: Callable[[], bool]) -> None:
+    for _ in range(5000):
+        if done():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it did not happen")
