@@ -60,8 +60,7 @@ def explain(entry: Entry) -> str:
     if decision.would_be is not decision.verdict:
         lines.append(f"not enforced here: it would have been {decision.would_be}")
     lines += _held(decision.held)
-    if decision.endpoint:
-        lines.append(f"sent to {decision.pool} at {decision.endpoint}")
+    lines += _sent(decision)
     if decision.pipeline:
         stage = "" if decision.stage is None else f": its stage on {decision.stage} objected"
         lines.append(f"pipeline {decision.pipeline}{stage}")
@@ -80,6 +79,14 @@ def explain(entry: Entry) -> str:
             f"asked to come back in {retry.after_s:.2f} s ({retry.jitter_s:.2f} s of it jitter)"
         )
     return "\n".join(lines)
+
+
+def _sent(decision: Decision) -> list[str]:
+    if not decision.endpoint:
+        return []
+    most = decision.max_tokens
+    less = "" if most is None else f", asked for at most {most} output tokens"
+    return [f"sent to {decision.pool} at {decision.endpoint}{less}"]
 
 
 def _held(held: Held | None) -> list[str]:

@@ -230,7 +230,8 @@ class Decision:
     `verdict` is what happens; `would_be` the verdict enforcement would have given (they differ
     only in shadow mode). `endpoint` and `reservation_id` are set exactly when work was admitted
     to a pool. `pipeline` is the one that the request belongs to, and `stage` the pool of its stage
-    that objected. `held` is set of what waits, and of what has waited.
+    that objected. `held` is set of what waits, and of what has waited. `max_tokens` is what the
+    server is asked to put out at most.
     """
 
     verdict: Verdict
@@ -249,6 +250,7 @@ class Decision:
     pipeline: str | None = None
     stage: str | None = None
     held: Held | None = None
+    max_tokens: int | None = None
 
 
 @value

@@ -214,6 +214,16 @@ class HoldRules:
 
 
 @dataclass(frozen=True, slots=True)
+class Degrade:
+    """How much less a pool's servers are asked to put out: at most `max_tokens`, of requests that
+    were demoted to the pool, and of all while it is loaded beyond `above_ratio` of its slots (1:
+    never)."""
+
+    max_tokens: int
+    above_ratio: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """That a request waits, or has waited, at the gate: the name of its ticket, the `Reason`, and
     how long so far."""

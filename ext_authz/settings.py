@@ -11,6 +11,7 @@ from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
 from ext_authz.overload import (
+    Degrade,
     Demotion,
     Enforcing,
     HoldRules,
@@ -149,6 +150,7 @@ class Pool:
     kv_token_bytes: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     mode: Mode = Mode.PREDICTIVE
     overflow_to: str | None = None
+    degrade: Degrade | None = None
 
     @property
     def slots(self) -> int:
@@ -279,16 +281,14 @@ class JournalSettings:
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySettings:
-    """Where telemetry comes from: one settings object of each source, whose type says of which
-    kind it is (`telemetry.registry` makes the sources)."""
+    """One settings object of each source; its type says the kind (see `telemetry.registry`)."""
 
     sources: tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One compiled configuration. `keys` maps SHA-256 digests to tenant names; `fingerprint` is
-    the SHA-256 of the files it came from."""
+    """One compiled configuration. `keys`: tenants by digest; `fingerprint`: digest of the files."""
 
     admission: AdmissionSettings
     edge: EdgeSettings

@@ -267,6 +267,9 @@ class Decider:
             limit=None if spared is None else spared.limit,
             evidence=evidence,
             pipeline=ask.pipeline,
+            max_tokens=enforcing.most_tokens(
+                view, demoted, ask.tenant.name, self.settings.enforcing
+            ),
         )
 
     def _is_tried(self, reason: Reason) -> bool:

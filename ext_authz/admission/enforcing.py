@@ -16,7 +16,7 @@ from ext_authz.admission.routing import Look
 from ext_authz.admission.selection import Choice, choose_blind
 from ext_authz.admission.view import Ask, PoolState, View
 from ext_authz.model import Decision, Reason, Verdict
-from ext_authz.overload import Enforcement, Rule
+from ext_authz.overload import Enforcement, Enforcing, Rule
 from ext_authz.settings import AdmissionSettings
 
 # The rule that gives each reason. What is not here is no rule's: where nothing can serve, or
@@ -58,6 +58,19 @@ def look(
         reason = choice.reason or Reason.NO_ENDPOINT
         return Look(None, reason, reason)
     return routing.best(_hold_against(view), _hold_against, now)
+
+
+def most_tokens(view: View, demoted: bool, tenant: str, enforcing: Enforcing) -> int | None:
+    """What the server of `view` is asked to put out at most, None if nothing is said. Not in
+    shadow, where callers notice nothing."""
+    rule = view.pool.spec.degrade
+    if rule is None:
+        return None
+    pressed = rule.above_ratio < 1.0 and view.pool_load + 1.0 > rule.above_ratio * view.slots
+    if not (demoted or pressed):
+        return None
+    word = enforcing.of(None, tenant, view.pool.spec.name)
+    return rule.max_tokens if word is Enforcement.ENFORCE else None
 
 
 def would_be(

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from ext_authz.config.discovery import discovery_settings
 from ext_authz.config.enforcing import enforcing_of
 from ext_authz.config.fairness import share_rules
-from ext_authz.config.hold import hold_rules, overflow_to
+from ext_authz.config.hold import degrade_rule, hold_rules, overflow_to
 from ext_authz.config.journal import journal_settings
 from ext_authz.config.memory import device_guard_ratio, memory_rules
 from ext_authz.config.model_shapes import kv_token_bytes
@@ -224,6 +224,7 @@ def _pool(pool: PoolBody, config: AdmissionControl, stale_s: float, base: Path) 
         kv_token_bytes=kv_token_bytes(pool.models, pool.model_shapes),
         mode=Mode(pool.mode or config.mode),
         overflow_to=overflow_to(config, pool),
+        degrade=degrade_rule(pool.degrade),
     )
 
 

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator
 
 from ext_authz.config.pipelines import Part
 from ext_authz.config.scalars import as_name, choice, duration, number, whole
-from ext_authz.overload import HoldRules, Relief
+from ext_authz.overload import Degrade, HoldRules, Relief
 
 if TYPE_CHECKING:
     from ext_authz.config.report import Report
@@ -26,6 +26,18 @@ class HoldBody(Part):
     overflow_pool: Annotated[str, BeforeValidator(as_name)] | None = None
     max_waiting: Annotated[int, whole(1, 100_000)] = 1000
     demote_above: Annotated[float, number(0, 1)] = 0.8
+
+
+class DegradeBody(Part):
+    """What a pool's servers are asked for instead of what the request asks for."""
+
+    max_tokens: Annotated[int, whole(1, 10_000_000)]
+    above: Annotated[float, number(0, 1)] = 1.0
+
+
+def degrade_rule(body: DegradeBody | None) -> Degrade | None:
+    """What it means."""
+    return None if body is None else Degrade(body.max_tokens, body.above)
 
 
 def hold_rules(body: HoldBody) -> HoldRules:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from ext_authz.config.discovery import DiscoverBody
 from ext_authz.config.enforcing import EnforcementWord, RuleWords
 from ext_authz.config.fairness import FairnessBody
-from ext_authz.config.hold import HoldBody
+from ext_authz.config.hold import DegradeBody, HoldBody
 from ext_authz.config.journal import JournalBody
 from ext_authz.config.memory import MemoryBody
 from ext_authz.config.model_shapes import ModelShapeBody
@@ -133,6 +133,7 @@ class PoolBody(Section):
     max_concurrency: Concurrency = 16
     models: Annotated[list[Text], Field(max_length=1000)] = Field(default_factory=list)
     demote_to: Name | None = None
+    degrade: DegradeBody | None = None
     stale_after: StaleAfter | None = None
     staleness: StalenessBody = StalenessBody()
     kv_guard: Annotated[float, number(0, 1, above=True)] = 0.85

@@ -27,18 +27,19 @@ from ext_authz.serving.wire import Wire
 _PSEUDO_HEADERS = (":authority", ":method", ":path", ":scheme", ":protocol")
 _PARTIAL_HEADER = "x-envoy-auth-partial-body"
 _OUR_PREFIX = "x-gpu-"
-_POOL, _ENDPOINT, _ADMISSION, _REASON = (
+_POOL, _ENDPOINT, _ADMISSION, _REASON, _MAX_TOKENS = (
     "x-gpu-pool",
     "x-gpu-endpoint",
     "x-gpu-admission",
     "x-gpu-reason",
+    "x-gpu-max-tokens",
 )
-_OUR_HEADERS = (_POOL, _ENDPOINT, _ADMISSION, _REASON)
+_OUR_HEADERS = (_POOL, _ENDPOINT, _ADMISSION, _REASON, _MAX_TOKENS)
 _OVERWRITE = 2  # HeaderValueOption.HeaderAppendAction OVERWRITE_IF_EXISTS_OR_ADD
 _LONGEST_LENGTH_DIGITS = 18
 _MOST_CACHED = 1024
 
-_AllowKey = tuple[Verdict, str | None, str | None, Reason]
+_AllowKey = tuple[Verdict, str | None, str | None, Reason, int | None]
 
 
 class Codec:
@@ -137,7 +138,13 @@ class Codec:
         forged = _forged(call.headers) if call else ()
         if forged:
             return self._build_permission(decision, forged)
-        key = (decision.verdict, decision.pool, decision.endpoint, decision.reason)
+        key = (
+            decision.verdict,
+            decision.pool,
+            decision.endpoint,
+            decision.reason,
+            decision.max_tokens,
+        )
         known = self._allowed.get(key)
         if known is None:
             if len(self._allowed) >= _MOST_CACHED:
@@ -154,10 +161,9 @@ class Codec:
         # What is not set must not come from the client either.
         ok.headers_to_remove.extend(name for name in _OUR_HEADERS if name not in ours)
         ok.headers_to_remove.extend(forged)
-        if _REASON in ours:
-            # The caller is told too: it got the slower pool, and why.
-            told = ((_ADMISSION, ours[_ADMISSION]), (_REASON, ours[_REASON]))
-            _add_headers(ok.response_headers_to_add, told)
+        # The caller is told too: it got the slower pool, and why; it may get less than it wants.
+        told = (_ADMISSION, _REASON, _MAX_TOKENS) if _REASON in ours else (_MAX_TOKENS,)
+        _add_headers(ok.response_headers_to_add, ((n, ours[n]) for n in told if n in ours))
         return bytes(response.SerializeToString())
 
     def _refusal(self, decision: Decision, api: Api) -> bytes:
@@ -198,6 +204,8 @@ def _routing_headers(decision: Decision) -> dict[str, str]:
     headers[_ADMISSION] = decision.verdict.value
     if decision.verdict is Verdict.DEMOTE:
         headers[_REASON] = decision.reason.value
+    if decision.max_tokens is not None:
+        headers[_MAX_TOKENS] = str(decision.max_tokens)
     return headers
 
 

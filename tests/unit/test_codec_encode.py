@@ -84,7 +84,7 @@ class TestPermission:
             "x-gpu-endpoint": "10.0.0.1:8000",
             "x-gpu-admission": "admit",
         }
-        assert response.ok_response.headers_to_remove == ["x-gpu-reason"]
+        assert response.ok_response.headers_to_remove == ["x-gpu-reason", "x-gpu-max-tokens"]
 
     def test_demote(self) -> None:
         """A demoted request is routed to the other pool and told why."""
@@ -95,7 +95,7 @@ class TestPermission:
             "x-gpu-admission": "demote",
             "x-gpu-reason": "over_share",
         }
-        assert response.ok_response.headers_to_remove == []
+        assert response.ok_response.headers_to_remove == ["x-gpu-max-tokens"]
         told = response.ok_response.response_headers_to_add
         assert {option.header.key: option.header.value for option in told} == {
             "x-gpu-admission": "demote",
@@ -114,7 +114,9 @@ class TestPermission:
         assert response.status.code == 0
         assert set_headers(response) == {}
         removed = response.ok_response.headers_to_remove
-        assert removed == ["x-gpu-pool", "x-gpu-endpoint", "x-gpu-admission", "x-gpu-reason"]
+        assert removed == [
+            "x-gpu-pool", "x-gpu-endpoint", "x-gpu-admission", "x-gpu-reason", "x-gpu-max-tokens"
+        ]  # fmt: skip
         assert response.dynamic_metadata is None
 
     def test_a_demotion_to_nowhere(self) -> None:
@@ -122,7 +124,7 @@ class TestPermission:
         nowhere = dataclasses.replace(DEMOTE, pool=None, endpoint=None)
         ok = decoded(CODEC.encode(nowhere, None, Api.OPENAI)).ok_response
         assert (ok.headers, ok.response_headers_to_add) == ([], [])
-        assert len(ok.headers_to_remove) == 4
+        assert len(ok.headers_to_remove) == 5
 
     @pytest.mark.parametrize("decision", [ADMIT, DEMOTE, UNROUTED])
     def test_forged_headers(self, decision: Decision) -> None:
@@ -156,7 +158,9 @@ class TestPermission:
         odd = Decision(Verdict.ADMIT, Reason.HEADROOM, Verdict.ADMIT, pool="a\nb", endpoint=None)
         response = decoded(CODEC.encode(odd, None, Api.OPENAI))
         assert set_headers(response) == {"x-gpu-pool": "a?b", "x-gpu-admission": "admit"}
-        assert response.ok_response.headers_to_remove == ["x-gpu-endpoint", "x-gpu-reason"]
+        assert response.ok_response.headers_to_remove == [
+            "x-gpu-endpoint", "x-gpu-reason", "x-gpu-max-tokens"
+        ]  # fmt: skip
 
     def test_the_cache_is_bounded(self) -> None:
         """Pools that come and go with reloads do not pile up."""
@@ -214,7 +218,7 @@ def whole_permission(decision: Decision) -> auth.CheckResponse:
         status=rpc.Status(),
         ok_response=auth.OkHttpResponse(
             headers=options(headers),
-            headers_to_remove=[] if demoted else ["x-gpu-reason"],
+            headers_to_remove=[*([] if demoted else ["x-gpu-reason"]), "x-gpu-max-tokens"],
             response_headers_to_add=options(("x-gpu-admission", "x-gpu-reason") if demoted else ()),
         ),
         dynamic_metadata=protobuf.Struct(fields=values),
