@@ -7,8 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from grpc import aio
 
+from ext_authz.admission.ledger import Reservation
+from ext_authz.admission.measures import Count
 from ext_authz.clock import SystemClock
 from ext_authz.model import Outcome, Verdict
 from ext_authz.overload import HoldRules
@@ -16,6 +19,7 @@ from ext_authz.serving.check import CheckService
 from ext_authz.serving.cohort import Cohorts
 from ext_authz.serving.server import AUTHORIZATION, GrpcHost
 from ext_authz.snapshot import EndpointSample
+from tests.support.access_log_entries import USUAL
 from tests.support.service import WIRE, Service, chat
 from tests.support.settings import make_settings
 
@@ -70,6 +74,38 @@ async def test_a_held_call_is_let_in_when_a_slot_comes_free() -> None:
     assert decision.held is not None
     assert round(decision.held.seconds, 6) == 0.03
     assert service.in_flight == 4
+
+
+@pytest.mark.parametrize(("duration_s", "kept"), [(0.99, 1), (1.01, 0)])
+async def test_what_it_waited_is_none_of_the_servers_time(duration_s: float, kept: int) -> None:
+    """The log counts from the first byte in: that is what the promise is held against, and what
+    was waited here is taken from what is learned of the server."""
+    service = holding()
+    await full(service)
+    task = await held(service)
+    service.clock.at_s += 0.125
+    gone = next(iter(service.gate.controller.ledger)).id
+    service.gate.controller.settle(Outcome(gone, 200, 0.05, None), service.clock.now())
+    service.gate.observe(EndpointSample("p-0:80", service.clock.now(), running=3, waiting=0))
+    assert (await asyncio.wait_for(task, 1.0)).HasField("ok_response")
+    decision = service.gate.journal.recent(1)[0].decision
+    booked_s = service.clock.now()
+    learned: list[tuple[Reservation, Outcome]] = []
+    service.gate.on_lesson = lambda charged, outcome, _: learned.append((charged, outcome))
+    counts = service.gate.controller.pools.by_name["p"].measures.counts
+    before = counts[Count.KEPT], counts[Count.BROKEN]
+    entry = replace(USUAL, decision_id=decision.reservation_id or "", duration_s=duration_s)
+    service.clock.at_s += 2.0
+    entry = replace(entry, upstream="p-0:80", sent_after_s=0.125)
+    service.gate.ended(entry, service.clock.now())
+    service.gate.learn(10, service.clock.now())
+    ((charged, outcome),) = learned
+    assert charged.ask is not None
+    assert charged.ask.held_s == 0.125
+    assert outcome.duration_s == pytest.approx(duration_s - 0.125)
+    assert outcome.ended_s == pytest.approx(booked_s + duration_s - 0.125)
+    now_kept, now_broken = counts[Count.KEPT], counts[Count.BROKEN]
+    assert (now_kept - before[0], now_broken - before[1]) == (kept, 1 - kept)
 
 
 async def test_a_held_call_that_leaves_holds_nothing() -> None:
