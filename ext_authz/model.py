@@ -178,7 +178,8 @@ class WorkEstimate:
     @property
     def kv_tokens(self) -> int:
         """The KV cells it may fill."""
-        return self.prompt_tokens + max(self.output_tokens, self.most_output_tokens)
+        output, most = self.output_tokens, self.most_output_tokens
+        return self.prompt_tokens + (output if output > most else most)
 
 
 @value

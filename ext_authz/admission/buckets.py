@@ -28,7 +28,8 @@ class TokenBucket:
         """The same, below zero while something is owed."""
         elapsed_s = now - self._updated_s
         if elapsed_s > 0.0:
-            self._level = min(self.burst, self._level + elapsed_s * self.rate_per_s)
+            level = self._level + elapsed_s * self.rate_per_s
+            self._level = level if level < self.burst else self.burst
             self._updated_s = now
         return self._level
 
@@ -49,7 +50,9 @@ class TokenBucket:
 
     def take(self, cost: float, now: float) -> None:
         """Charge `cost`, for which `wait_s` was 0 at this `now`."""
-        self._level = max(0.0, self.level(now) - self.charge_for(cost))
+        level = self._level if now == self._updated_s else self._signed(now)
+        level -= cost if cost < self.burst else self.burst
+        self._level = level if level > 0.0 else 0.0
 
     def settle(self, taken: float, counted: float, now: float) -> None:
         """Work for which `taken` was charged turned out to be `counted`."""

@@ -96,9 +96,10 @@ class EndpointState:
 
     def reserve(self, tokens: int) -> None:
         """Count one admitted request."""
-        self.own += 1
+        self.own = own = self.own + 1
         self.own_tokens += tokens
-        self._peak_since = max(self._peak_since, self.own)
+        peak = self._peak_since
+        self._peak_since = own if own > peak else peak
         self._moved()
 
     def release(self, tokens: int) -> None:
@@ -267,7 +268,8 @@ class EndpointState:
         own_tokens = float(self.own_tokens)
         if self.untold > 0.0:
             own_tokens *= self.traffic.running_ratio
-        return max(used or 0.0, own_tokens / capacity) + tokens / capacity
+        own = own_tokens / capacity
+        return (used if used is not None and used > own else own) + tokens / capacity
 
     @property
     def holds_tokens(self) -> float:

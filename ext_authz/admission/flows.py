@@ -92,6 +92,8 @@ class Flow:
         "priority",
         "rate",
         "refused_s",
+        "room",
+        "room_level",
         "seen_s",
         "silent",
         "since_s",
@@ -132,6 +134,9 @@ class Flow:
         self.booked_grow = (0.0, 0.0)
         self.changed = False
         self.gone = False
+        # What is kept for it, and the level of its class for which that was found.
+        self.room = 0.0
+        self.room_level = inf
 
     def bias(self) -> float:
         """By what its requests turn out to be more work than was expected of them."""
@@ -196,32 +201,57 @@ class Flow:
         # One slot in use more than expected is one that another of many small flows leaves unused.
         self.wanted = wanted if wanted > used or used <= 1.0 else used
 
+    def find_room(self, level: float) -> float:
+        """Slots kept for it at this level of its class, beyond those it holds."""
+        wanted, used = self.wanted, self.used
+        if self.silent and self.missed_last:
+            room = 0.0
+        elif wanted <= used:
+            room = wanted - used
+        else:
+            own = self.slope * level
+            own = own if own > 1.0 else 1.0
+            own = own if own < wanted else wanted
+            room = own - used if own > used else 0.0
+        self.room, self.room_level = room, level
+        return room
+
 
 class Usual:
     """What is usual in a pool: work for each second of a slot, and how long requests hold one."""
 
-    __slots__ = ("_rate", "_unit", "held_s")
+    __slots__ = ("_rate", "_unit", "_usual", "held_s")
 
     def __init__(self) -> None:
         self.held_s = 0.0
         self._rate = Ratio(USUAL_MEMORY)
         # Of the level. All flows must be measured by the same one, so it is what was usual first.
         self._unit = 0.0
+        self._usual = 0.0
 
     def worked(self, flow: Flow, work: float, held_s: float) -> None:
         """A request of the flow did so much work and held its slot for `held_s`."""
-        work, held_s = max(work, LEAST_WORK), max(held_s, LEAST_HELD_S)
+        work = work if work > LEAST_WORK else LEAST_WORK
+        held_s = held_s if held_s > LEAST_HELD_S else LEAST_HELD_S
         flow.rate.add(work, held_s)
         rate = self._rate
         rate.add(work, held_s)
         self._unit = self._unit or work / held_s
         self.held_s = rate.whole / rate.requests
+        self._usual = rate.part / rate.whole
 
     def slope(self, flow: Flow) -> float:
         """The flow's weight in slots: by its work, as far as that is known."""
         if not self._unit:
             return flow.weight
-        usual = self._rate.part / self._rate.whole
-        per_s = flow.rate.value(usual, self.held_s) * flow.bias()
-        per_s = min(max(per_s, usual / MOST_HEAVY), usual * MOST_HEAVY)
+        # Comparisons, not min and max: it is asked whenever a flow changes.
+        usual = self._usual
+        per_s = flow.rate.value(usual, self.held_s)
+        if flow.truth.requests:
+            per_s *= flow.bias()
+        least, most = usual / MOST_HEAVY, usual * MOST_HEAVY
+        if per_s < least:
+            per_s = least
+        elif per_s > most:
+            per_s = most
         return flow.weight * self._unit / per_s

@@ -154,10 +154,14 @@ class Ledger:
         if queue is None:
             queue = self._leases[reservation.lease_s] = OrderedDict()
         queue[reservation.id] = expires_s
-        self._quiet_until_s = min(self._quiet_until_s, expires_s)
+        quiet_s = self._quiet_until_s
+        self._quiet_until_s = expires_s if expires_s < quiet_s else quiet_s
 
     @staticmethod
     def _drop(counter: Counter[str], key: str) -> None:
-        counter[key] -= 1
-        if counter[key] <= 0:
-            del counter[key]
+        left = counter[key] - 1
+        if left > 0:
+            counter[key] = left
+        else:
+            # Not `del`, which a counter has written in Python.
+            counter.pop(key)

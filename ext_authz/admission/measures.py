@@ -98,6 +98,8 @@ class Measures:
         self.would_have = WouldHave()
         self._began_s = inf
         self._slices: deque[tuple[int, list[int]]] = deque(maxlen=SLICES + 1)
+        self._slice: list[int] = []
+        self._slice_ends_s = -inf
         # (expected seconds, true seconds, whether within each of QUANTILES)
         self._predictions: deque[tuple[float, float, tuple[bool, ...]]] = deque(
             maxlen=MOST_PREDICTIONS
@@ -106,12 +108,12 @@ class Measures:
     def count(self, what: Count, now: float, times: int = 1) -> None:
         """One more, or so many."""
         self.counts[what] += times
-        number = int(now // SLICE_S)
-        slices = self._slices
-        if not slices or slices[-1][0] < number:
+        if now >= self._slice_ends_s:
+            number = int(now // SLICE_S)
             self._began_s = min(self._began_s, now)
-            slices.append((number, [0] * KINDS))
-        slices[-1][1][what] += times
+            self._slices.append((number, [0] * KINDS))
+            self._slice, self._slice_ends_s = self._slices[-1][1], (number + 1) * SLICE_S
+        self._slice[what] += times
 
     def worked(self, tenant: str, device_s: float) -> None:
         """A request of `tenant` took so many seconds of devices."""

@@ -137,10 +137,12 @@ DEMOTABLE = frozenset(
 
 def demotion(ask: Ask) -> Demotion:
     """What its tenant and its type together say of a request: the stricter of the two counts."""
-    said = (ask.tenant.demotion, ask.type.demotion)
-    if Demotion.FORBIDDEN in said:
-        return Demotion.FORBIDDEN
-    return Demotion.PREFERRED if Demotion.PREFERRED in said else Demotion.ALLOWED
+    tenants, types = ask.tenant.demotion, ask.type.demotion
+    if tenants is types or types is Demotion.ALLOWED:
+        return tenants
+    if tenants is Demotion.ALLOWED:
+        return types
+    return Demotion.FORBIDDEN
 
 
 def may_try_next(ask: Ask, reason: Reason, fallback: FallbackAction) -> bool:

@@ -75,7 +75,8 @@ class Shares:
             self._stale = self._stale or len(self._flows) <= FEW_FLOWS
         flow.seen_s = now
         until_s = now + DIVISOR_S
-        flow.active_until_s = max(flow.active_until_s, until_s)
+        active_s = flow.active_until_s
+        flow.active_until_s = until_s if until_s > active_s else active_s
         if flow.silent or flow.booked is None or flow.weight != weight or (
             flow.priority is not priority
         ):  # fmt: skip
@@ -191,7 +192,8 @@ class Shares:
         slot for `held_s`."""
         self._yielding.worked(flow, work * flow.bias(), self.rules, now)
         self._usual.worked(flow, work, held_s)
-        self._horizon_s = max(LEAST_HORIZON_S, self._usual.held_s)
+        held_s = self._usual.held_s
+        self._horizon_s = held_s if held_s > LEAST_HORIZON_S else LEAST_HORIZON_S
 
     def broken(self, flow: Flow, now: float) -> None:
         """A promise to the flow was broken."""
@@ -217,14 +219,9 @@ class Shares:
 
     def _room(self, flow: Flow) -> float:
         """Slots kept for the flow beyond those it holds."""
-        wanted = flow.wanted
-        if flow.silent and flow.missed_last:
-            return 0.0
-        if wanted <= flow.used:
-            return wanted - flow.used
-        own = max(flow.slope * self._levels.of[flow.priority], 1.0)
-        room = (wanted if wanted < own else own) - flow.used
-        return room if room > 0.0 else 0.0
+        level = self._levels.of[flow.priority]
+        # Nothing else has changed since it was entered.
+        return flow.room if level == flow.room_level else flow.find_room(level)
 
     def _leave(self, flow: Flow, now: float) -> None:
         """Before anything of a flow changes: what time has changed, and its room given up."""
@@ -246,9 +243,10 @@ class Shares:
     def _take(self, flow: Flow, now: float) -> None:
         """After it has changed."""
         flow.slope = self._usual.slope(flow)
-        flow.want(self._levels.pooling, now)
-        self._levels.kept += self._room(flow)
-        self._levels.change(flow)
+        levels = self._levels
+        flow.want(levels.pooling, now)
+        levels.kept += flow.find_room(levels.of[flow.priority])
+        levels.change(flow)
 
     def _refresh(self, now: float) -> None:
         """Find the levels. Every `REFRESH_S`, and at once when flows or slots have changed."""

@@ -138,18 +138,22 @@ class Traffic:
         self.context_tokens += stay.work.prompt_tokens
         stay.prefill_s = prefill_s
         self._prefill_sum_s += prefill_s
-        self.prefill_s = min(self.prefill_s + prefill_s, MOST_PREFILL_S)
+        prefill_s += self.prefill_s
+        self.prefill_s = prefill_s if prefill_s < MOST_PREFILL_S else MOST_PREFILL_S
 
     def leave(self, stay: Stay, load: float, now: float, ended_s: float | None = None) -> None:
         """A request is over since `ended_s`, or nobody knows any more that it runs. `load` still
         counts it."""
         self._advance(load, now)
         stay.gone = True
-        self.context_tokens = max(0.0, self.context_tokens - stay.work.prompt_tokens)
+        context = self.context_tokens - stay.work.prompt_tokens
+        self.context_tokens = context if context > 0.0 else 0.0
         # Nothing of a prompt is still to be computed whose request is over: what is waited for is
         # no more than those that are left need, however wrong each was predicted.
-        self._prefill_sum_s = max(0.0, self._prefill_sum_s - stay.prefill_s)
-        self.prefill_s = min(self.prefill_s, self._prefill_sum_s)
+        left_s = self._prefill_sum_s - stay.prefill_s
+        self._prefill_sum_s = left_s if left_s > 0.0 else 0.0
+        most_s = self._prefill_sum_s
+        self.prefill_s = most_s if most_s < self.prefill_s else self.prefill_s
         until_s, load_sum, context_sum = self._sums_at(now if ended_s is None else ended_s)
         seconds = until_s - stay.entered_s
         if seconds > 0.0:
@@ -201,7 +205,8 @@ class Traffic:
             if seconds < inf:
                 self._load_sum += load * seconds
                 self._context_sum += self.context_tokens * self.running_ratio * seconds
-                self.prefill_s = max(0.0, self.prefill_s - seconds)
+                left_s = self.prefill_s - seconds
+                self.prefill_s = left_s if left_s > 0.0 else 0.0
             self._at_s = now
             if not self._marks or now - self._marks[-1][0] >= STEP_S:
                 self._marks.append((now, self._load_sum, self._context_sum))

@@ -57,9 +57,10 @@ class WorkWindow:
     def add(self, tenant: str, work: float, window_s: float, now: float) -> None:
         """A request of the tenant ended that was so much work."""
         self._roll(window_s, now)
-        self._first_s = min(self._first_s, now)
-        for name in (tenant, ""):
-            self._now[name] = self._now.get(name, 0.0) + work
+        self._first_s = now if now < self._first_s else self._first_s
+        sums = self._now
+        sums[tenant] = sums.get(tenant, 0.0) + work
+        sums[""] = sums.get("", 0.0) + work
 
     def part(self, tenant: str, window_s: float, now: float) -> float:
         """The part of all work that was the tenant's; 0 until enough of the window has passed."""
