@@ -160,6 +160,7 @@ class Lookout:
                     for e in pool.endpoints
                 },
                 "telemetry_lost": self._is_lost(pool, now),
+                "waiting": self._gate.controller.holding.depth(name),
                 "mismatches": self._mismatches(name),
                 "measures": scoreboard.page(self._gate.controller.pools.by_name[name], now),
             }
@@ -215,9 +216,7 @@ class Lookout:
             metrics.read_with(name, partial(self._each, value))
         metrics.read_with("reservations_expired", lambda: [((), gate.controller.expired_total)])
         holding = gate.controller.holding
-        metrics.read_with(
-            "hold_tickets", lambda: [((p, r), float(n)) for (p, r), n in holding.counts.items()]
-        )
+        metrics.read_histograms_with("hold_seconds", holding.waits.by_end.items)
         metrics.read_with(
             "hold_queue",
             lambda: [((p,), float(holding.depth(p))) for p in gate.settings.admission.pools],

@@ -6,7 +6,6 @@ Labels are configured names, `Reason` and `Verdict`: nothing a client sends can 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from ext_authz.estimation.kv import RISK_RATIO
+from ext_authz.histogram import Histogram
 from ext_authz.model import Decision
 
 # Seconds spent in one Check, bytes in to bytes out.
@@ -27,6 +27,7 @@ CHECK_BUCKETS_S = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01,
 
 Labels = tuple[str, ...]
 Reading = Iterable[tuple[Labels, float]]
+Histograms = Iterable[tuple[Labels, Histogram]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,10 @@ TABLE: tuple[Row, ...] = (
     Row("journal_lines_lost", "counter", (), "Requests that were not recorded, as too many waited"),
     Row("endpoint_mismatches", "counter", ("pool",),
         "Settled requests that Envoy sent to another endpoint than the one charged"),
-    Row("hold_tickets", "counter", ("pool", "result"),
-        "Held requests by how their waiting ended: dispatched, late, evicted, left"),
+    Row("check_seconds", "histogram", (),
+        "Time of one Check, bytes in to bytes out, without what it was held for"),
+    Row("hold_seconds", "histogram", ("pool", "result"),
+        "Waiting at the gate, by how it ended: dispatched, late, evicted, left"),
     Row("hold_queue", "gauge", ("pool",), "Requests that wait at the gate now"),
     Row("config_reloads", "counter", ("result",), "Configuration changes seen: loaded, refused"),
     Row("reservations_expired", "counter", (), "Reservations ended by their lease"),
@@ -124,7 +127,6 @@ TABLE: tuple[Row, ...] = (
     Row("config_age_seconds", "gauge", (), "Time since the running configuration was loaded"),
 )  # fmt: skip
 _ROWS = {row.name: row for row in TABLE}
-CHECK_SECONDS = "check_seconds"
 NAMESPACE = "ext_authz_"
 
 
@@ -140,8 +142,10 @@ class Metrics(Collector):
         }
         self._readers: dict[str, Callable[[], Reading]] = {}
         self._decisions = self._counts["decisions"]
-        self._check_buckets = [0] * (len(CHECK_BUCKETS_S) + 1)
-        self._check_sum_s = 0.0
+        checks = self._checks = Histogram(CHECK_BUCKETS_S)
+        self._histograms: dict[str, Callable[[], Histograms]] = {
+            "check_seconds": lambda: [((), checks)]
+        }
 
     def count(self, name: str, *labels: str) -> None:
         """Add one to a counter of the table."""
@@ -171,12 +175,15 @@ class Metrics(Collector):
             self._counts["memory_risks"][(decision.tenant or "unknown",)] += 1
         if decision.held is not None:
             seconds -= decision.held.seconds
-        self._check_buckets[bisect_left(CHECK_BUCKETS_S, seconds)] += 1
-        self._check_sum_s += seconds
+        self._checks.add(seconds)
 
     def read_with(self, name: str, reader: Callable[[], Reading]) -> None:
         """Have a metric of the table read by `reader` at each scrape."""
         self._readers[_ROWS[name].name] = reader
+
+    def read_histograms_with(self, name: str, reader: Callable[[], Histograms]) -> None:
+        """Have a histogram of the table read by `reader` at each scrape."""
+        self._histograms[_ROWS[name].name] = reader
 
     def keep_tenants(self, tenants: Set[str]) -> None:
         """Drop the series of tenants that are no longer configured."""
@@ -186,28 +193,17 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """What prometheus_client renders."""
         for row in TABLE:
+            name = NAMESPACE + row.name
+            if row.kind == "histogram":
+                histogram = HistogramMetricFamily(name, row.help, labels=row.labels)
+                for labels, counted in self._histograms.get(row.name, list)():
+                    histogram.add_metric(labels, counted.buckets(), counted.total)
+                yield histogram
+                continue
             reading = self._readers.get(row.name, self._counts.get(row.name, Counter()).items)()
-            family: Metric
-            if row.kind == "counter":
-                counter = CounterMetricFamily(NAMESPACE + row.name, row.help, labels=row.labels)
-                for labels, value in reading:
-                    counter.add_metric(labels, value)
-                family = counter
-            else:
-                gauge = GaugeMetricFamily(NAMESPACE + row.name, row.help, labels=row.labels)
-                for labels, value in reading:
-                    gauge.add_metric(labels, value)
-                family = gauge
+            counts = row.kind == "counter"
+            kind = CounterMetricFamily if counts else GaugeMetricFamily
+            family = kind(name, row.help, labels=row.labels)
+            for labels, value in reading:
+                family.add_metric(labels, value)
             yield family
-        yield self._check_seconds()
-
-    def _check_seconds(self) -> Metric:
-        cumulative, buckets = 0, []
-        for bound, count in zip((*CHECK_BUCKETS_S, "+Inf"), self._check_buckets, strict=True):
-            cumulative += count
-            buckets.append((str(bound), cumulative))
-        family = HistogramMetricFamily(
-            NAMESPACE + CHECK_SECONDS, "Time of one Check, bytes in to bytes out"
-        )
-        family.add_metric([], buckets, self._check_sum_s)
-        return family

@@ -44,6 +44,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "ext_authz.overload",
         "ext_authz.snapshot",
         "ext_authz.errors",
+        "ext_authz.histogram",
     ),
 )
 PURE = (
@@ -59,6 +60,7 @@ PURE = (
     "ext_authz.snapshot",
     "ext_authz.state.learned",
     "ext_authz.errors",
+    "ext_authz.histogram",
     "ext_authz.telemetry.describe",
     "ext_authz.telemetry.discovery.endpoint_slices",
     "ext_authz.telemetry.merge",

@@ -8,10 +8,8 @@ and it is answered exactly once: let in, sent elsewhere or refused, or given up 
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from enum import StrEnum
 from math import inf
 
 from ext_authz.admission import outlook
@@ -21,6 +19,7 @@ from ext_authz.admission.queue import SWEEP_FROM, SWEEP_TIMES, HoldQueue, Line, 
 from ext_authz.admission.refusing import AT_ONCE
 from ext_authz.admission.routing import Look
 from ext_authz.admission.view import Ask, PoolState
+from ext_authz.admission.waits import TicketResult, Waits
 from ext_authz.model import Decision, Reason, Verdict
 from ext_authz.overload import Held, HoldRules, Relief
 from ext_authz.settings import AdmissionSettings
@@ -39,16 +38,6 @@ PASS_EVERY_S = 0.05
 ANSWER_S = 0.1
 
 
-class TicketResult(StrEnum):
-    """How a ticket's waiting ended: labels of `hold_tickets`."""
-
-    DISPATCHED = "dispatched"
-    # Its time was over; another took its place, or waiting became useless; its caller left.
-    LATE = "late"
-    EVICTED = "evicted"
-    LEFT = "left"
-
-
 class Holding:
     """The hold queues of all pools.
 
@@ -63,7 +52,7 @@ class Holding:
         in_vain: Callable[[Ticket, Relief, float], Decision],
     ) -> None:
         self.rules = rules
-        self.counts: Counter[tuple[str, TicketResult]] = Counter()
+        self.waits = Waits()
         self._again = again
         self._in_vain = in_vain
         self._queues: dict[str, HoldQueue] = {}
@@ -242,7 +231,7 @@ class Holding:
         for ticket in before.values():
             ask = resolved(ticket.ask, settings)
             if isinstance(ask, Decision):
-                self.counts[ticket.ask.pools[0].name, TicketResult.EVICTED] += 1
+                self._measure(ticket, TicketResult.EVICTED, now)
                 self._tell(ticket, ask, now)
                 continue
             until_s = min(ticket.deadline_s, ticket.arrived_s + self.rules.limit_s)
@@ -292,8 +281,11 @@ class Holding:
 
     def _end(self, ticket: Ticket, result: TicketResult, now: float) -> None:
         del self._tickets[ticket.ask.id]
-        name, line = ticket.ask.pools[0].name, ticket.line
+        line = ticket.line
         if line is not None and ticket.shares is not None:
             ticket.shares.refused(line.flow, AT_ONCE, now, missed=-1.0)
-        self._queues[name].remove(ticket)
-        self.counts[name, result] += 1
+        self._queues[ticket.ask.pools[0].name].remove(ticket)
+        self._measure(ticket, result, now)
+
+    def _measure(self, ticket: Ticket, result: TicketResult, now: float) -> None:
+        self.waits.ended(ticket.ask.pools[0].name, result, now - ticket.arrived_s)

@@ -8,6 +8,7 @@ from math import inf
 import pytest
 
 from ext_authz.admission.controller import Controller
+from ext_authz.admission.waits import TicketResult
 from ext_authz.model import Decision, Reason, Verdict
 from ext_authz.overload import Demotion, HoldRules, Relief
 from ext_authz.settings import AdmissionSettings
@@ -152,3 +153,40 @@ def test_preferences_ask_for_no_queue() -> None:
     """Where nothing is held they are kept all the same; by default beyond four fifths."""
     made = config(HoldRules(), slots=10)
     assert outcomes(*running(made), ["flexible"] * 9) == [*[ADMITTED] * 8, DEMOTED]
+
+
+def test_every_end_is_counted_with_its_time() -> None:
+    """By pool and how it ended; who cannot wait has not waited."""
+    rules = HoldRules(LIMIT_S, Relief.REJECT, Relief.REJECT, most_tickets=2)
+    controller, asks = running(config(rules))
+    first = asks("a")
+    controller.arrive(first, 0.0)
+    assert outcomes(controller, asks, ["a"] * 6) == [*[ADMITTED] * 3, HELD, HELD, REJECTED]
+    leaves = controller.holding.tickets()[0].ask.id
+    assert controller.cancel(leaves, 0.15)
+    assert controller.arrive(asks("a"), 0.15).verdict is Verdict.HOLD
+    assert controller.cancel(first.id, 0.25)
+    (let_in,) = controller.dispatched(0.25)
+    assert let_in[1].verdict is Verdict.ADMIT
+    controller.dispatched(0.35)
+    ends = {result: seen for (_, result), seen in controller.holding.waits.by_end.items()}
+    assert {result: (sum(seen.counts), seen.total) for result, seen in ends.items()} == {
+        TicketResult.LEFT: (1, pytest.approx(0.05)),
+        TicketResult.DISPATCHED: (1, pytest.approx(0.15)),
+        TicketResult.LATE: (1, pytest.approx(0.2)),
+    }
+    assert {pool_name for pool_name, _ in controller.holding.waits.by_end} == {"p"}
+
+
+def test_what_a_reload_ends_is_counted_too() -> None:
+    """Its tenant is gone: it is told now, and had waited until then."""
+    controller, asks = running(config(HoldRules(LIMIT_S)))
+    assert outcomes(controller, asks, ["a"] * 5)[-1] == HELD
+    others = {name: who for name, who in asks.config.tenants.items() if name != "a"}
+    controller.reconfigure(replace(asks.config, tenants=others), 0.2)
+    ((_, told),) = controller.dispatched(0.2)
+    assert told.verdict is Verdict.REJECT
+    assert controller.holding.depth("p") == 0
+    ((key, seen),) = controller.holding.waits.by_end.items()
+    assert key == ("p", TicketResult.EVICTED)
+    assert seen.total == pytest.approx(0.1)

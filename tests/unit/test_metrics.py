@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
+from ext_authz.histogram import Histogram
 from ext_authz.metrics import CHECK_BUCKETS_S, NAMESPACE, TABLE, Metrics
 from ext_authz.model import Decision, Reason, Verdict
 from ext_authz.serving.check import CheckService
@@ -114,6 +115,23 @@ def test_a_check_falls_into_its_bucket(seconds: float, bound: str) -> None:
     assert counts == [0.0] * first + [1.0] * (len(bounds) - first)
     assert value(metrics, "ext_authz_check_seconds_count") == 1.0
     assert value(metrics, "ext_authz_check_seconds_sum") == seconds
+
+
+def test_histograms_are_read_when_scraped() -> None:
+    """With their labels; none before there is one."""
+    metrics = Metrics()
+    seen: dict[tuple[str, ...], Histogram] = {}
+    metrics.read_histograms_with("hold_seconds", seen.items)
+    assert "ext_authz_hold_seconds_count" not in {name for name, _ in series(metrics)}
+    seen["p", "late"] = late = Histogram((0.1, 0.2))
+    for seconds in (0.1, 0.15, 0.3):
+        late.add(seconds)
+    labels = {"pool": "p", "result": "late"}
+    name = "ext_authz_hold_seconds"
+    found = [value(metrics, f"{name}_bucket", le=le, **labels) for le in ("0.1", "0.2", "+Inf")]
+    assert found == [1.0, 2.0, 3.0]
+    assert value(metrics, f"{name}_count", **labels) == 3.0
+    assert value(metrics, f"{name}_sum", **labels) == pytest.approx(0.55)
 
 
 def test_gauges_are_read_when_scraped() -> None:
