@@ -28,18 +28,18 @@ class Staleness:
 
     Up to `fresh_s` it is believed; for `hold_s` more it is held as it was; over `decay_s` more it
     moves in a straight line to `floor_ratio` of the endpoint's slots (1: as good as full, 0: as
-    good as idle). After that it is stale: the endpoint counts as lost.
+    good as idle). After that, beyond the age of `lifetime_s`, it is stale: the endpoint counts as
+    lost.
     """
 
     fresh_s: float
     hold_s: float = 0.0
     decay_s: float = 0.0
     floor_ratio: float = 1.0
+    lifetime_s: float = field(init=False, repr=False)
 
-    @property
-    def lifetime_s(self) -> float:
-        """The age beyond which a sample is stale."""
-        return self.fresh_s + self.hold_s + self.decay_s
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lifetime_s", self.fresh_s + self.hold_s + self.decay_s)
 
     def grade(self, age_s: float) -> Freshness:
         """The state of a sample of this age."""

@@ -48,7 +48,9 @@ class RiskBudget:
         """True breaches for each that was predicted; one more of both stands for what is not
         known."""
         worth = (self._broken + 1.0) / (self._predicted + 1.0)
-        return min(max(worth, LEAST_WORTH), MOST_WORTH)
+        if worth < LEAST_WORTH:
+            return LEAST_WORTH
+        return worth if worth < MOST_WORTH else MOST_WORTH
 
     def _with(self, risk: float) -> float:
         return self.mean + (risk - self.mean) / OVER

@@ -161,30 +161,43 @@ class Roster:
         heapify(self._heap)
 
     def _update(self, endpoint: EndpointState, now: float) -> None:
-        entry, spec, sample = self._entries[endpoint.place], self._spec, endpoint.sample
-        if entry.load is not None:
-            self.load -= entry.load
-            self.slots -= entry.slots
-            self.untold -= entry.untold
-            self.believed -= 1
-        load, own, slots = endpoint.believed(spec.staleness, now), endpoint.own, endpoint.limit
+        entry, sample = self._entries[endpoint.place], endpoint.sample
+        load, own = endpoint.believed(self._spec.staleness, now), endpoint.own
+        slots, untold = endpoint.limit, endpoint.untold
+        if load is not None and entry.load is not None:
+            # What most often happens: only requests have come and gone.
+            self.load += load - entry.load
+            if slots != entry.slots:
+                self.slots += slots - entry.slots
+            if untold != entry.untold:
+                self.untold += untold - entry.untold
+        else:
+            self._believe(entry, -1)
         self.own += own - entry.own
-        self.most += slots - entry.slots
-        entry.load, entry.own, entry.slots, entry.untold = load, own, slots, endpoint.untold
+        if slots != entry.slots:
+            self.most += slots - entry.slots
+        news = entry.load is None or load is None
+        entry.load, entry.own, entry.slots, entry.untold = load, own, slots, untold
         entry.version += 1
+        if news:
+            self._believe(entry, 1)
         if load is None:
             pressure = NO_TELEMETRY + own / slots
         else:
-            self.load += load
-            self.slots += slots
-            self.untold += entry.untold
-            self.believed += 1
             pressure = self._pressure(endpoint, load, now)
         entry.pressure, entry.is_put_off = pressure, False
         heappush(self._heap, (pressure, endpoint.place, entry.version))
         if sample is not entry.sample or endpoint.peers:
             entry.sample = sample
             self._told(endpoint, load is not None, now)
+
+    def _believe(self, entry: _Entry, sign: int) -> None:
+        """Count an endpoint among those that are believed, if it is (1), or no more (-1)."""
+        if entry.load is not None:
+            self.load += sign * entry.load
+            self.slots += sign * entry.slots
+            self.untold += sign * entry.untold
+            self.believed += sign
 
     def _pressure(self, endpoint: EndpointState, load: float, now: float) -> float:
         """What orders endpoints: the requests on its device for each slot."""

@@ -40,20 +40,15 @@ class ExecutionMean:
 
     The engine's own figure (time without its queue) is preferred; finished requests as the
     access log saw them (queue included) are used only where the engine gives none. What is not a
-    finite time of at least 0 is ignored.
+    finite time of at least 0 is ignored. `value_s` is the mean, None while nothing has finished.
     """
 
-    __slots__ = ("_engine_at_s", "_updated_s", "_value_s")
+    __slots__ = ("_engine_at_s", "_updated_s", "value_s")
 
     def __init__(self) -> None:
-        self._value_s: float | None = None
+        self.value_s: float | None = None
         self._updated_s = 0.0
         self._engine_at_s: float | None = None
-
-    @property
-    def value_s(self) -> float | None:
-        """The mean, or unknown while nothing has finished."""
-        return self._value_s
 
     def measured(self, seconds: float, at_s: float) -> None:
         """The engine's own mean over what finished since it last told."""
@@ -69,10 +64,10 @@ class ExecutionMean:
             self._blend(seconds, at_s)
 
     def _blend(self, seconds: float, at_s: float) -> None:
-        if self._value_s is None:
-            self._value_s = seconds
+        if self.value_s is None:
+            self.value_s = seconds
         else:
             # At least a small step, so that many outcomes at one instant still count.
             step = max(0.02, 1.0 - exp(-max(0.0, at_s - self._updated_s) / MEMORY_S))
-            self._value_s += step * (seconds - self._value_s)
+            self.value_s += step * (seconds - self.value_s)
         self._updated_s = max(self._updated_s, at_s)

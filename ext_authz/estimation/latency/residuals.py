@@ -121,8 +121,11 @@ class Residuals:
             return 1.0
         if not self.known:
             return float(predicted_s > seconds)
-        chance = self.beyond(seconds, predicted_s) + min(self._shift, MOST_DOUBT)
-        return 0.0 if chance < 0.0 else min(chance, 1.0)
+        doubt = self._shift
+        chance = self.beyond(seconds, predicted_s) + (doubt if doubt < MOST_DOUBT else MOST_DOUBT)
+        if chance < 0.0:
+            return 0.0
+        return chance if chance < 1.0 else 1.0
 
     @property
     def doubt(self) -> float:

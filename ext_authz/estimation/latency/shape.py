@@ -93,7 +93,10 @@ class Shape:
         weights = self.weights
         first = sum(map(mul, weights, head))
         both = sum(map(mul, weights[len(head) :], tail), first)
-        return max(first, LEAST_S), max(both, LEAST_S)
+        return (
+            first if first > LEAST_S else LEAST_S,
+            both if both > LEAST_S else LEAST_S,
+        )
 
     def learn(self, features: Vector, seconds: float, in_flight: float) -> float:
         """One request of these `features` took `seconds` (finite, above 0) at a load of
