@@ -28,6 +28,8 @@ RATE_PRIOR = 8.0
 USUAL_MEMORY = 512
 # No request is less, nor holds a slot for less: what is divided by must not be nothing.
 LEAST_WORK, LEAST_HELD_S = 1.0, 1e-3
+# For how long a slot is taken to be held before any was given back.
+UNKNOWN_HELD_S = 1.0
 # By how much the work of a second may differ from what is usual, and by how much estimates may be
 # wrong for all requests of a flow, either way: one broken count must not shut a flow out.
 MOST_HEAVY = 64.0
@@ -228,6 +230,10 @@ class Usual:
         # Of the level. All flows must be measured by the same one, so it is what was usual first.
         self._unit = 0.0
         self._usual = 0.0
+
+    def freed(self, used: float, seconds: float) -> float:
+        """Of `used` slots those that are expected to come free within `seconds`."""
+        return used * min(1.0, seconds / (self.held_s or UNKNOWN_HELD_S))
 
     def worked(self, flow: Flow, work: float, held_s: float) -> None:
         """A request of the flow did so much work and held its slot for `held_s`."""

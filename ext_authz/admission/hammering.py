@@ -175,7 +175,7 @@ class Hammering:
 def is_excess(record: Record, flow: Flow, pool: PoolState, now: float) -> bool:
     """Whether another request like the last would be refused as well."""
     shares = pool.shares
-    if flow.used + 0.5 > shares.within(flow):
+    if flow.used + 0.5 > shares.allowance(flow, float(shares.used)):
         return True
     return now <= record.full_until_s and shares.used >= record.used
 

@@ -15,6 +15,9 @@ from ext_authz.admission.view import Ask, PoolState, View
 
 # Endpoints of a pool that are asked for the mean execution when none was chosen.
 MOST_ASKED = 8
+# A request waits if it would then be in time more likely than so. Whether its promise holds is
+# asked again when there is room for it.
+LIKELY = 0.9
 
 
 def likely_s(turns: int, gap_s: float) -> float:
@@ -54,7 +57,7 @@ def spare_s(ask: Ask, view: View | None, execution_s: float) -> float:
     if view.forecast is None:
         return ask.slo_s - view.margin_s - execution_s
     spread = view.pool.predictor.e2e[view.forecast.queued]
-    within = spread.spread(1.0 - view.target_ratio) if spread.known else 1.0
+    within = spread.spread(LIKELY) if spread.known else 1.0
     expected_s = view.forecast.e2e_s * view.endpoint.thermal_factor
     return ask.slo_s - view.margin_s - within * expected_s
 

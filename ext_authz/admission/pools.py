@@ -45,11 +45,9 @@ class Pools:
                 self.endpoints[endpoint_spec.address] = state
                 states.append(state)
             pool = PoolState(spec, tuple(states), MarginTuner(*margin))
-            pool.shares.rules = settings.shares
             if (old := old_pools.get(spec.name)) is not None:
                 _begin_alike(states, old)
                 pool.shares = old.shares
-                pool.shares.rules = settings.shares
                 pool.shares.resize(spec.slots)
                 pool.predictor, pool.measures = old.predictor, old.measures
                 pool.risks = old.risks
@@ -60,6 +58,8 @@ class Pools:
                 pool.measures.keep_tenants(settings.tenants)
                 if margin == self._margin:
                     pool.margin = old.margin
+            pool.shares.rules = settings.shares
+            pool.shares.patience_s = settings.hold.limit_s
             self.by_name[spec.name] = pool
             self.homes.update((endpoint.spec.address, pool) for endpoint in states)
         self._margin = margin

@@ -7,10 +7,9 @@ requests gets as much work done, in fewer slots. What was estimated is corrected
 
 Within its share a flow is bounded only by capacity. Beyond it, it may take what is free once the
 room that others are expected to use of their shares is kept for them. With room to spare nobody
-is refused for being over a share, and nothing is saved up while away.
-
-No event costs more than the logarithm of the number of flows: it changes one flow, a few are
-entered in the books (`Levels`) at a time, and what time changes is kept in a heap.
+is refused for being over a share, and nothing is saved up while away. No
+event costs more than the logarithm of the number of flows: it changes one flow, a few are entered
+in the books (`Levels`) at a time, and what time changes is kept in a heap.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ from ext_authz.settings import PriorityClass
 REFRESH_S = 0.1
 # Of so many flows each newcomer moves the levels at once; among more it moves them little.
 FEW_FLOWS = 64
-# So many flows are looked at at once because their time has come.
-MOST_LOOKED_AT = 16
+MOST_LOOKED_AT = 16  # flows at once whose time has come
 # What a flow is owed, either way, is made good over the time that a request holds a slot, and over
 # no less than this. It moves a share by one slot, or by this part of it if that is more.
 LEAST_HORIZON_S = 1.0
@@ -57,6 +55,7 @@ class Shares:
         self._usual = Usual()
         self._fullness = Fullness()
         self._horizon_s = LEAST_HORIZON_S
+        self.patience_s = 0.0  # how long a request may wait for a slot that comes free
         self._yielding = Yielding()
         # Slots held by each class.
         self._held = [0] * len(PriorityClass)
@@ -101,8 +100,7 @@ class Shares:
         now: float,
         priority: PriorityClass = PriorityClass.MEDIUM,
     ) -> Flow:
-        """The flow as it stands, for a look that leaves no trace; one that is in no book yet is
-        not entered."""
+        """The flow as it stands, for a look that leaves no trace."""
         return self._flows.get(key) or Flow(key, weight, priority, now)
 
     # -- asking ---------------------------------------------------------------------------
@@ -125,8 +123,11 @@ class Shares:
 
     def allowance(self, flow: Flow, load: float) -> float:
         """Slots the flow may hold while the pool carries `load` requests in all (ours and
-        others'): its share, or what it can borrow beyond it. Read it as `within`."""
+        others'): its share, or what it can borrow beyond it. Read it as `within`. Others can also
+        wait for what comes free, of what is lent too, and so much less is kept for them."""
         kept = self._levels.kept - self._room(flow)
+        if not self._yielding.flows.others(flow.key, flow.seen_s):
+            kept -= self._usual.freed(self.used + kept, self.patience_s)
         free = self.usable - load - (kept if kept > 0.0 else 0.0)
         within, borrowed = self.within(flow), flow.used + free
         return within if within > borrowed else borrowed
@@ -142,7 +143,7 @@ class Shares:
         return None
 
     def delay_s(self, flow: Flow, now: float) -> float:
-        """How long a request that stands back is to stay away."""
+        """How long who stands back is to stay away."""
         return self._yielding.delay_s(flow.key[0], self.rules, now)
 
     def fill(self, flow: Flow) -> float:
@@ -151,7 +152,7 @@ class Shares:
         return (flow.used + 0.5 - flow.owed_s / self._horizon_s) / flow.slope
 
     def flows(self) -> tuple[Flow, ...]:
-        """All flows in the books, for tests and debugging."""
+        """All flows in the books, for tests."""
         return tuple(self._flows.values())
 
     # -- events ---------------------------------------------------------------------------
@@ -188,8 +189,7 @@ class Shares:
             self._arm(flow, now + PRESSURE_S)
 
     def worked(self, flow: Flow, work: float, held_s: float, now: float) -> None:
-        """A request of the flow was served to its end: `work` was expected of it, and it held its
-        slot for `held_s`."""
+        """A request that was expected to be `work` was served, and held a slot for `held_s`."""
         self._yielding.worked(flow, work * flow.bias(), self.rules, now)
         self._usual.worked(flow, work, held_s)
         held_s = self._usual.held_s
@@ -200,12 +200,11 @@ class Shares:
         self._yielding.broken(flow, now)
 
     def full(self, load: float, now: float) -> None:
-        """A request that would fit well enough alone had no room beside `load`, though there were
-        slots: what is shared out is no more than that."""
+        """A request had no room beside `load`, though there were slots: no more is shared out."""
         self._fullness.felt(load, self.slots, now)
 
     def resize(self, slots: int) -> None:
-        """The pool's slots changed; flows, their holdings and their peaks stay."""
+        """The pool's slots changed; flows stay."""
         if slots != self.slots:
             self.slots = slots
             self._stale = True
