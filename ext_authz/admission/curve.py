@@ -144,20 +144,21 @@ class Demand:
     def put(self, one: Stake, sign: int) -> None:
         """Add a stake (1), or take away one that was added (-1)."""
         self._stakes += sign
-        floor = one.wanted if one.wanted < 1.0 else 1.0
-        self.wanted += sign * one.wanted
+        wanted, held, present = one.wanted, one.held, one.present
+        floor = wanted if wanted < 1.0 else 1.0
+        self.wanted += sign * wanted
         self._floors += sign * floor
-        if one.present:
-            self.spare += sign * (one.wanted - one.held)
-            if one.held == 0 or one.wanted <= one.held == 1:
-                self._kept_floors += sign * (floor - one.held)
-        if one.wanted > 1.0:
+        if present:
+            self.spare += sign * (wanted - held)
+            if held == 0 or wanted <= held == 1:
+                self._kept_floors += sign * (floor - held)
+        if wanted > 1.0:
             slope, end = sign * one.slope, one.end
             self._given.add(one.start, slope, sign, sign)
-            self._given.add(end, -slope, -sign * one.wanted, sign)
-            if one.present:
-                self._kept.add(one.base, slope, sign * float(max(one.held, 1)), sign)
-                self._kept.add(end, -slope, -sign * one.wanted, sign)
+            self._given.add(end, -slope, -sign * wanted, sign)
+            if present:
+                self._kept.add(one.base, slope, sign * float(max(held, 1)), sign)
+                self._kept.add(end, -slope, -sign * wanted, sign)
         if self._stakes == 0:
             self._clear()
 

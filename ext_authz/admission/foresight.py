@@ -89,20 +89,20 @@ def begin(view: View, now: float) -> Stay:
     estimate, endpoint, predictor = view.ask.estimate, view.endpoint, view.pool.predictor
     work = view.work or Work(estimate.prompt_tokens, estimate.output_tokens)
     stay = Stay(work, estimate.kv_tokens - estimate.prompt_tokens, view.met, view.run_slots)
-    stay.forecast = view.guess
-    stay.slo_s = view.ask.slo_s
+    stay.forecast = guess = view.guess
+    stay.slo_s = slo_s = view.ask.slo_s
     stay.spared = view.spared
     stay.trial = view.trial
     if view.trial:
         endpoint.trials.begun()
     elif view.forecast is not None and view.spared is None:
-        stay.risk = view.risk or 0.0
-        view.pool.risks.took(stay.risk)
-    stay.promised = view.promised and view.ask.slo_s is not None
+        stay.risk = risk = view.risk or 0.0
+        view.pool.risks.took(risk)
+    stay.promised = view.promised and slo_s is not None
     endpoint.hearsay.let_in(work, view.met, view.run_slots, now)
     endpoint.traffic.enter(stay, predictor.prefill_s(work), endpoint.load, now)
-    if view.guess is not None and predictor.e2e[view.guess.queued].known:
-        due_s = predictor.due_s(view.guess) * endpoint.thermal_factor
+    if guess is not None and predictor.e2e[guess.queued].known:
+        due_s = predictor.due_s(guess) * endpoint.thermal_factor
         endpoint.traffic.watch(stay, now + due_s)
     return stay
 

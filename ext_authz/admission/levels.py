@@ -103,9 +103,9 @@ class Levels:
         if flow.booked is not None:
             priority, before = flow.booked
             self._demands[priority].put(before, -1)
-            self._add_growth(flow.booked_grow, -1.0)
             flow.booked = None
         if flow.gone:
+            self._grow_to(flow, 0.0, 0.0)
             return
         demand = self._demands.get(flow.priority)
         if demand is None:
@@ -114,11 +114,12 @@ class Levels:
         entry = stake(flow.slope, flow.wanted, flow.used, is_present)
         demand.put(entry, 1)
         flow.booked = (flow.priority, entry)
-        flow.booked_grow = (flow.growing, flow.mean if flow.growing or not flow.used else 0.0)
-        self._add_growth(flow.booked_grow, 1.0)
+        self._grow_to(flow, flow.growing, flow.mean if flow.growing or not flow.used else 0.0)
 
-    def _add_growth(self, booked: tuple[float, float], sign: float) -> None:
-        grow, mean = booked
-        self._grow += sign * grow
-        self._grow_squares += sign * grow * grow
-        self._means += sign * mean
+    def _grow_to(self, flow: Flow, grow: float, mean: float) -> None:
+        """Enter by how much the flow may grow, and from which mean, in place of what was."""
+        before, mean_before = flow.booked_grow
+        self._grow += grow - before
+        self._grow_squares += grow * grow - before * before
+        self._means += mean - mean_before
+        flow.booked_grow = (grow, mean)

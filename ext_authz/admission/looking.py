@@ -47,33 +47,27 @@ def seen(
         return None
     key = (ask.tenant.name, ask.type.name)
     # Shares are of what can be used: a dead endpoint's slots are nobody's.
-    pool.shares.resize(choice.slots)
-    weight = ask.tenant.weight * ask.type.weight
     shares, priority = pool.shares, ask.type.priority
+    shares.resize(choice.slots)
+    weight = ask.tenant.weight * ask.type.weight
     flow = (shares.peek if dry else shares.flow)(key, weight, now, priority)
-    view = View(ask, pool, endpoint, flow)
+    view = View(ask, pool, endpoint, flow, settings)
     view.fallback = choice.fallback
     view.pool_load = choice.load
-    view.allowed = pool.shares.allowance(flow, choice.load)
-    view.stand_back = pool.shares.stand_back(flow, now)
+    view.allowed = shares.allowance(flow, choice.load)
+    view.stand_back = shares.stand_back(flow, now)
     view.margin_s = pool.margin.value_s if settings.tune_margin else settings.margin_s
-    view.target_ratio = settings.target_violation_ratio
-    view.reserve_ratio = settings.reserve_ratio
-    view.reactive = settings.reactive
     _look_at_endpoint(view, choice.occupied, now)
     return view
 
 
 def instead(view: View, endpoint: EndpointState, occupied: float, now: float) -> View:
     """As `view`, with another endpoint of the pool, on whose device `occupied` requests are."""
-    other = View(view.ask, view.pool, endpoint, view.flow)
+    other = View(view.ask, view.pool, endpoint, view.flow, view.settings)
     other.pool_load = view.pool_load
     other.allowed = view.allowed
     other.stand_back = view.stand_back
     other.margin_s = view.margin_s
-    other.target_ratio = view.target_ratio
-    other.reserve_ratio = view.reserve_ratio
-    other.reactive = view.reactive
     _look_at_endpoint(other, occupied, now)
     return other
 

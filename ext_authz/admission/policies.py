@@ -31,7 +31,7 @@ def reserve(view: View) -> Reason | None:
     exempt: that is its floor; and what is over before the high class would notice."""
     if view.ask.type.priority is PriorityClass.HIGH or view.flow.used == 0:
         return None
-    usable = view.slots * (1.0 - view.reserve_ratio)
+    usable = view.slots * (1.0 - view.settings.reserve_ratio)
     if view.pool_load + 1.0 <= usable:
         return None
     seconds = view.expected_s
@@ -66,10 +66,10 @@ def latency(view: View) -> Reason | None:
         return _mean_is_late(view)
     if view.fallback:
         return None
-    risk = view.risk or 0.0
-    view.promised = risk <= view.target_ratio
+    risk, target = view.risk or 0.0, view.settings.target_violation_ratio
+    view.promised = risk <= target
     spared = view.promised or _is_idle(view) or view.endpoint.own < view.floor
-    if risk <= MOST_RISK and view.pool.risks.allows(risk, view.target_ratio):
+    if risk <= MOST_RISK and view.pool.risks.allows(risk, target):
         return None
     if spared or not view.is_load_to_blame(risk):
         return None
@@ -83,13 +83,13 @@ def backlog(view: View) -> Reason | None:
     if view.waiting is None or view.fallback:
         return None
     batch = view.run_slots if view.pool.spec.engine in FIXED_SHAPE else 0
-    long = view.waiting > view.reactive.most_waiting + batch
+    long = view.waiting > view.settings.reactive.most_waiting + batch
     return Reason.AT_CAPACITY if long else None
 
 
 def mean_latency(view: View) -> Reason | None:
     """The mean wait and execution, as they are now, keep the promise, less the margin."""
-    return _mean_is_late(view) if view.reactive.mean_latency else None
+    return _mean_is_late(view) if view.settings.reactive.mean_latency else None
 
 
 def _mean_is_late(view: View) -> Reason | None:

@@ -217,7 +217,7 @@ def _part(view: View) -> Part | None:
         first_s, e2e_s = forecast.ttft_s * hot, forecast.e2e_s * hot
         return Part(first_s, e2e_s, alone.ttft_s * hot, alone.e2e_s * hot, spread)
     execution_s = view.execution_s
-    if execution_s is None or not view.reactive.mean_latency:
+    if execution_s is None or not view.settings.reactive.mean_latency:
         return None
     together_s = view.wait_s + execution_s
     return Part(together_s, together_s, execution_s, execution_s, None)
@@ -241,7 +241,7 @@ def _is_late(entry: View, whole: Whole) -> bool:
         return False
     if all(_is_spared(view) for view in views):
         return False
-    target, tpot = entry.target_ratio, _token_risk(views[-1])
+    target, tpot = entry.settings.target_violation_ratio, _token_risk(views[-1])
     risk = max(whole.risk(), tpot[0])
     if risk <= target:
         return False

@@ -17,8 +17,8 @@ from ext_authz.estimation.latency.features import IDLE, Load, Work
 from ext_authz.estimation.latency.predictor import Forecast, Predictor
 from ext_authz.estimation.margin import MarginTuner
 from ext_authz.model import Evidence, InferenceRequest, WorkEstimate, value
-from ext_authz.overload import Mode, ReactiveRules
-from ext_authz.settings import Pool, RequestType, Tenant
+from ext_authz.overload import Mode
+from ext_authz.settings import AdmissionSettings, Pool, RequestType, Tenant
 
 
 @value
@@ -99,9 +99,6 @@ class PoolState:
         self.trust = Trust(spec.mode, self.measures)
 
 
-_ANY = ReactiveRules()
-
-
 class View:
     """An ask, the pool and the endpoint it would go to, with predictions filled in.
 
@@ -131,12 +128,10 @@ class View:
         "pool",
         "pool_load",
         "promised",
-        "reactive",
-        "reserve_ratio",
         "run_slots",
+        "settings",
         "spared",
         "stand_back",
-        "target_ratio",
         "trial",
         "wait_s",
         "waiting",
@@ -144,7 +139,15 @@ class View:
         "work",
     )
 
-    def __init__(self, ask: Ask, pool: PoolState, endpoint: EndpointState, flow: Flow) -> None:
+    def __init__(
+        self,
+        ask: Ask,
+        pool: PoolState,
+        endpoint: EndpointState,
+        flow: Flow,
+        settings: AdmissionSettings,
+    ) -> None:
+        self.settings = settings
         self.ask = ask
         self.pool = pool
         self.endpoint = endpoint
@@ -153,7 +156,6 @@ class View:
         self.allowed = 0.0
         self.occupied = 0.0
         self.margin_s = 0.0
-        self.reserve_ratio = 0.0
         self.wait_s = 0.0
         self.execution_s: float | None = None
         self.fallback = False
@@ -163,9 +165,7 @@ class View:
         self.guess: Forecast | None = None
         self.forecast: Forecast | None = None
         self.waiting: float | None = None
-        self.reactive = _ANY
         self._risk: float | None = None
-        self.target_ratio = 0.01
         # Let in because what was promised is predicted to be kept, and not because it would be as
         # much at risk on an idle endpoint: that no margin can help.
         self.promised = False
@@ -232,13 +232,6 @@ class View:
         """The chance (0..1) that the promises are broken if the forecast is right."""
         return risk_on(self, self.endpoint, forecast)
 
-    def _kv_capacity(self) -> float | None:
-        """The tokens that the pool can hold, if all its servers are like this one."""
-        sample = self.endpoint.sample
-        if sample is None or sample.kv_capacity_tokens is None:
-            return None
-        return sample.kv_capacity_tokens * len(self.pool.endpoints)
-
     def alone(self) -> Forecast:
         """What would be predicted if nothing else ran on the endpoint.
 
@@ -254,22 +247,26 @@ class View:
 
     def evidence(self) -> Evidence:
         """The numbers looked at, for the journal and `explain`."""
+        ask, pool, endpoint, guess = self.ask, self.pool, self.endpoint, self.guess
+        sample, execution_s, slo_s = endpoint.sample, self.execution_s, ask.slo_s
+        capacity = None if sample is None else sample.kv_capacity_tokens
+        if capacity is not None:
+            # The tokens that the pool can hold, if all its servers are like this one.
+            capacity *= len(pool.endpoints)
         return Evidence(
             in_flight=self.pool_load,
-            slots=self.slots,
-            wait_s=self.wait_s if self.execution_s is not None else None,
-            execution_s=self.execution_s,
-            budget_s=None if self.ask.slo_s is None else self.ask.slo_s - self.margin_s,
+            slots=pool.shares.slots,
+            wait_s=None if execution_s is None else self.wait_s,
+            execution_s=execution_s,
+            budget_s=None if slo_s is None else slo_s - self.margin_s,
             tenant_in_flight=self.flow.used,
             tenant_limit=self.allowed,
-            predicted_s=(
-                None if self.guess is None else self.guess.e2e_s * self.endpoint.thermal_factor
-            ),
-            memory_risk_ratio=memory_risk_ratio(self.ask.estimate.kv_tokens, self._kv_capacity()),
-            risk_ratio=self.risk,
-            limit=self.endpoint.limit,
-            limited_by=self.endpoint.limited_by,
-            mode=Mode.PREDICTIVE if self.pool.trust.predicts else Mode.REACTIVE,
+            predicted_s=None if guess is None else guess.e2e_s * endpoint.thermal_factor,
+            memory_risk_ratio=memory_risk_ratio(ask.estimate.kv_tokens, capacity),
+            risk_ratio=None if guess is None else self.risk,
+            limit=endpoint.limit,
+            limited_by=endpoint.limited_by,
+            mode=Mode.PREDICTIVE if pool.trust.predicts else Mode.REACTIVE,
         )
 
 
