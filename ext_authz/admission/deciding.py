@@ -162,18 +162,25 @@ class Decider:
         now: float,
         told: _Told | None = None,
     ) -> Decision | None:
-        """Demote to the first of the pools `further` down the chain that takes it, if one does."""
+        """Demote to the first of the pools `further` down the chain that takes it, if one does.
+        `told` is None of who only prefers that: not to a pool that objects, counted or not."""
         reason = objection = first.binding or Reason.NO_ENDPOINT
         for place, spec in enumerate(further):
             if not may_try_next(ask, objection, self.settings.fallback):
                 break
             found = enforcing.look(ask, self._pools.by_name[spec.name], self.settings, True, now)
-            if found.view is not None and found.binding is None:
-                found.view.spared = spared or self._spared(ask, found, further[place + 1 :], now)
+            objects = found.objection if told is None else found.binding
+            if found.view is not None and objects is None:
+                noted = self._spared(ask, found, further[place + 1 :], now)
+                if noted is not None and told is not None:
+                    # On record is what would have been told.
+                    told.hear(found.view, noted.reason)
+                    noted = replace(noted, reason=told.reason)
+                found.view.spared = spared or noted
                 if reason is not Reason.DEMOTION_PREFERRED:
                     pressed(first.view, now)
                 return self._admit(ask, found.view, True, told.reason if told else reason, now)
-            objection = found.binding or Reason.NO_ENDPOINT
+            objection = objects or Reason.NO_ENDPOINT
             if told is not None:
                 told.hear(found.view, objection)
         return None

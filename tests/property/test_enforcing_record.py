@@ -6,20 +6,20 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from ext_authz.admission.controller import Controller
 from ext_authz.model import Outcome, Verdict
-from ext_authz.overload import Enforcement, Enforcing, Rule
+from ext_authz.overload import Demotion, Enforcement, Enforcing, HoldRules, Rule
 from ext_authz.settings import AdmissionSettings, TenantLimits
 from tests.support.controlling import HIGH, LOW
 from tests.support.world import ask_of, pool, sample, settings, tenant
 
 # What is off is on no record.
 WORDS = st.sampled_from([Enforcement.ENFORCE, Enforcement.SHADOW])
-NAMES = ("a", "limited", "high", "low")
+NAMES = ("a", "limited", "high", "low", "flexible")
 
 ENFORCINGS = st.builds(
     Enforcing,
@@ -46,9 +46,11 @@ def config(enforcing: Enforcing) -> AdmissionSettings:
         tenant("limited", limits=TenantLimits(2.0, 2.0, 600.0, 1000.0, 2)),
         tenant("high", type_="high"),
         tenant("low", type_="low"),
+        tenant("flexible", demotion=Demotion.PREFERRED),
     )
     pools = (pool("p", 3, demote_to="q"), pool("q", 2))
-    return settings(pools, tenants, (HIGH, LOW), reserve_ratio=0.3, enforcing=enforcing)
+    hold = HoldRules(preferred_above_ratio=0.3)
+    return settings(pools, tenants, (HIGH, LOW), reserve_ratio=0.3, enforcing=enforcing, hold=hold)
 
 
 class Side:
@@ -79,6 +81,10 @@ class Side:
 
 
 @hypothesis_settings(max_examples=150, deadline=None)
+@example(
+    Enforcing(pools={"q": Enforcement.SHADOW}),
+    [*[("arrive", "a", 1)] * 3, ("arrive", "limited", 1), ("arrive", "a", 1)],
+)
 @given(enforcing=ENFORCINGS, events=EVENTS)
 def test_the_record_is_what_a_strict_gate_decides(
     enforcing: Enforcing, events: list[tuple[Any, ...]]

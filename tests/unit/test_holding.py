@@ -11,7 +11,7 @@ from ext_authz.admission.controller import Controller
 from ext_authz.admission.waits import TicketResult
 from ext_authz.model import Decision, Reason, Verdict
 from ext_authz.overload import Demotion, HoldRules, Relief
-from ext_authz.settings import AdmissionSettings
+from ext_authz.settings import AdmissionSettings, PriorityClass
 from tests.support.controlling import started
 from tests.support.world import Asks, pool, request_type, sample, settings, tenant
 
@@ -81,6 +81,20 @@ def test_where_those_go_that_waited_in_vain(relief: Relief, expected: object) ->
     assert decision.held.seconds == pytest.approx(LIMIT_S)
     assert controller.dispatched(1.0) == []
     assert controller.next_deadline() == inf
+
+
+def test_who_loses_a_place_is_as_one_that_found_none() -> None:
+    """A higher class takes the place of the last of a lower one in a full queue."""
+    made = config(HoldRules(LIMIT_S, Relief.OVERFLOW, Relief.REJECT, most_tickets=2))
+    high = replace(request_type("high"), priority=PriorityClass.HIGH)
+    types = {**made.types, "high": high}
+    tenants = {**made.tenants, "high": tenant("high", type_="high")}
+    controller, asks = running(replace(made, types=types, tenants=tenants))
+    assert outcomes(controller, asks, ["a"] * 6) == [*[ADMITTED] * 4, HELD, HELD]
+    last = controller.holding.tickets()[1].ask.id
+    assert outcomes(controller, asks, ["high"]) == [HELD]
+    ((ticket, decision),) = controller.dispatched(0.1)
+    assert (ticket, outcome(decision)) == (last, OVERFLOWED)
 
 
 def test_the_two_are_asked_apart() -> None:
