@@ -19,6 +19,7 @@ from random import Random
 
 from cachetools import LRUCache
 
+from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.flows import Flow
 from ext_authz.admission.view import Caller, PoolState, View
 from ext_authz.model import Reason, RetryHint
@@ -42,9 +43,9 @@ _Name = tuple[str, bytes]
 class Record:
     """What is remembered of a key that was refused.
 
-    `flow` of `pool` is what its last request that was read belonged to: it was refused with `used`
-    slots of the pool held, `wait_s` ahead of it and `execution_s` to run. If none of them comes
-    free, another such is refused until `full_until_s`.
+    `flow` of `pool` is what its last request that was read belonged to: it was refused at
+    `endpoint` with `used` slots of the pool held, `wait_s` ahead of it and `execution_s` to run. If
+    none of them comes free, another such is refused until `full_until_s`.
     """
 
     __slots__ = (
@@ -54,6 +55,7 @@ class Record:
         "_free",
         "_refused_s",
         "_since_s",
+        "endpoint",
         "execution_s",
         "flow",
         "full_until_s",
@@ -67,6 +69,7 @@ class Record:
     def __init__(self) -> None:
         self.told_s = 0.0
         self.flow: Flow | None = None
+        self.endpoint: EndpointState | None = None
         self.pool = ""
         self.used = 0
         self.full_until_s = 0.0
@@ -182,7 +185,7 @@ def is_excess(record: Record, flow: Flow, pool: PoolState, now: float) -> bool:
 
 def note(record: Record, view: View, reason: Reason, now: float) -> None:
     """A request of the key was read, and refused for `reason`, by what `view` shows."""
-    record.flow = view.flow
+    record.flow, record.endpoint = view.flow, view.endpoint
     record.pool = view.pool.spec.name
     record.used = view.pool.shares.used
     record.full_until_s = now + (FULL_FOR_ITS_SIZE_S if reason in BY_SIZE else FULL_S)

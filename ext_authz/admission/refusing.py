@@ -84,6 +84,8 @@ class Refuser:
         prospect = _of_flow(pool, flow, record.execution_s, record.wait_s)
         retry, _ = self._retry(tenant, caller, prospect, now)
         pool.shares.refused(flow, retry, now)
+        if (endpoint := record.endpoint) is not None:
+            endpoint.knee.refused(endpoint.load + 1.0 >= endpoint.limit, now)
         pool.measures.count(Count.OFFERED, now)
         pool.measures.count(Count.REFUSED, now)
         return early_refusal(tenant, Reason.HAMMERING, retry)
