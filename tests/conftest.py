@@ -5,6 +5,11 @@ from __future__ import annotations
 from ctypes.util import find_library
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Time says nothing on a machine that others use too.
+settings.register_profile("shared", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
