@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -142,6 +142,6 @@ def _played(scenario: Scenario, simulation: Simulation) -> Simulation:
 
     world = World(simulation, configure, renew)
     for turn in scenario.turns:
-        simulation.at(turn.at_s, lambda turn=turn: turn.act(world))  # type: ignore[misc]  # bound now
+        simulation.at(turn.at_s, partial(turn.act, world))
     simulation.run(scenario.until_s)
     return simulation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 
 import pytest
@@ -97,8 +98,8 @@ def test_a_thermal_step_is_counted_once(shown: bool) -> None:
     for seed in SEEDS:
         undisturbed = played(calm, seed, 160.0).records
         loop = ClosedLoop(calm, seed)
-        loop.at(60.0, lambda loop=loop: loop.slow(1.4, shown))  # type: ignore[misc]  # bound now
-        loop.at(120.0, lambda loop=loop: loop.show(1.4))  # type: ignore[misc]  # bound now
+        loop.at(60.0, partial(loop.slow, 1.4, shown))
+        loop.at(120.0, partial(loop.show, 1.4))
         loop.run(160.0)
         after, later = (
             loop.records.bias(*window) / undisturbed.bias(*window)
