@@ -121,7 +121,7 @@ class EndpointSample:
     thermal_factor: float = 1.0
     device_lost: bool = False
     device_memory_ratio: float | None = None
-    device_at_s: float = -inf
+    device_at_s: float | None = None
     origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}))
 
     def told_s(self, signal: str) -> float:

@@ -64,7 +64,7 @@ def card_growth_ratio(endpoint: EndpointState) -> float | None:
 
 def _is_card_full(endpoint: EndpointState, spec: Pool, now: float) -> bool:
     sample = endpoint.sample
-    if sample is None or sample.device_memory_ratio is None:
+    if sample is None or sample.device_memory_ratio is None or sample.device_at_s is None:
         return False
     lifetime_s = spec.staleness.lifetime_s
     age_s = max(0.0, now - sample.device_at_s)

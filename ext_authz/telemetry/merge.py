@@ -156,7 +156,7 @@ class Merger:
             thermal_factor=thermal_factor(device) if device else 1.0,
             device_lost=device is not None and device.lost,
             device_memory_ratio=memory_ratio(device) if device else None,
-            device_at_s=device.at_s if device else -inf,
+            device_at_s=device.at_s if device else None,
             **values,
         )
 
