@@ -62,6 +62,7 @@ class Reason(StrEnum):
     PAUSED = "paused"
     RESERVED = "reserved"
     KV_MEMORY = "kv_memory"
+    DEVICE_MEMORY = "device_memory"
     HAMMERING = "hammering"
     # nothing can serve
     NO_ENDPOINT = "no_endpoint"

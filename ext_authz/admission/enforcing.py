@@ -32,6 +32,7 @@ RULES: dict[Reason, Rule] = {
     Reason.TELEMETRY_LOST: Rule.TELEMETRY,
     Reason.TOO_LARGE: Rule.MEMORY,
     Reason.KV_MEMORY: Rule.MEMORY,
+    Reason.DEVICE_MEMORY: Rule.MEMORY,
     Reason.AT_CAPACITY: Rule.CAPACITY,
     Reason.RESERVED: Rule.RESERVE,
     Reason.OVER_SHARE: Rule.SHARE,

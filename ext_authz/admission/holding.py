@@ -27,7 +27,8 @@ from ext_authz.settings import AdmissionSettings
 # What time cures: slots and memory come free. A promise that would be broken is not among it: when
 # the first of n requests has ended, an n-th of the time is gone, which is more than one neighbour
 # fewer gains.
-HOLDABLE = frozenset({Reason.AT_CAPACITY, Reason.RESERVED, Reason.OVER_SHARE, Reason.KV_MEMORY})
+HOLDABLE = frozenset({Reason.AT_CAPACITY, Reason.RESERVED, Reason.OVER_SHARE, Reason.KV_MEMORY,
+                      Reason.DEVICE_MEMORY})  # fmt: skip
 # Flow by flow; others of these may be in nobody's way.
 OF_FLOWS = frozenset({Reason.OVER_SHARE, Reason.YIELDING, Reason.PAUSED})
 # Looks in vain of one pass; what would have been next waits for the next event.

@@ -25,10 +25,11 @@ CONTENDED = frozenset(
         Reason.YIELDING,
         Reason.PAUSED,
         Reason.KV_MEMORY,
+        Reason.DEVICE_MEMORY,
     }
 )
 # Of these some may be let in to see what becomes of them: nothing breaks but the promise.
-TRIABLE = CONTENDED - {Reason.AT_CAPACITY, Reason.KV_MEMORY}
+TRIABLE = CONTENDED - {Reason.AT_CAPACITY, Reason.KV_MEMORY, Reason.DEVICE_MEMORY}
 
 
 def measure(pools: Mapping[str, PoolState], ask: Ask, decision: Decision, now: float) -> None:

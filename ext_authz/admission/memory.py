@@ -47,10 +47,15 @@ class Memory:
 
 def is_short(endpoint: EndpointState, spec: Pool, tokens: int, now: float) -> bool:
     """Whether `tokens` more would go beyond a guard. Unknown is not short."""
-    ratio = endpoint.kv_ratio_with(tokens, now - spec.staleness.lifetime_s)
-    if ratio is not None and ratio > spec.kv_guard_ratio - endpoint.tightened:
+    if is_cache_short(endpoint, spec, tokens, now):
         return True
     return spec.device_guard_ratio < 1.0 and _is_card_full(endpoint, spec, now)
+
+
+def is_cache_short(endpoint: EndpointState, spec: Pool, tokens: int, now: float) -> bool:
+    """Whether `tokens` more would go beyond the guard of the engine's cache."""
+    ratio = endpoint.kv_ratio_with(tokens, now - spec.staleness.lifetime_s)
+    return ratio is not None and ratio > spec.kv_guard_ratio - endpoint.tightened
 
 
 def card_growth_ratio(endpoint: EndpointState) -> float | None:

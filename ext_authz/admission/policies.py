@@ -127,6 +127,7 @@ DEMOTABLE = frozenset(
         Reason.YIELDING,
         Reason.PAUSED,
         Reason.KV_MEMORY,
+        Reason.DEVICE_MEMORY,
         Reason.TOO_LARGE,
         Reason.SLO_UNREACHABLE,
         Reason.TELEMETRY_LOST,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from operator import itemgetter
 
 from ext_authz.admission.endpoints import EndpointState
-from ext_authz.admission.memory import is_short
+from ext_authz.admission.memory import is_cache_short, is_short
 from ext_authz.admission.roster import FEW, NO_MEMORY
 from ext_authz.admission.view import PoolState
 from ext_authz.model import Reason, value
@@ -91,10 +91,12 @@ def occupying(endpoint: EndpointState, pool: PoolState, tokens: int, now: float)
 
 
 def _why_none(pool: PoolState, tokens: int, now: float) -> Reason:
-    staleness, roster = pool.spec.staleness, pool.roster
+    spec, roster = pool.spec, pool.roster
     for endpoint in roster.endpoints if tokens <= roster.largest else ():
-        if endpoint.fits(tokens) and endpoint.believed(staleness, now) is not None:
-            return Reason.KV_MEMORY
+        if endpoint.fits(tokens) and endpoint.believed(spec.staleness, now) is not None:
+            # Of the first that has telemetry: which of them comes free first nobody knows.
+            short = is_cache_short(endpoint, spec, tokens, now)
+            return Reason.KV_MEMORY if short else Reason.DEVICE_MEMORY
     # It is too large for ever only if it is for the endpoints that are away as well.
     waits = tokens <= roster.largest_away and any(e.fits(tokens) for e in roster.endpoints)
     return Reason.NO_ENDPOINT if waits else Reason.TOO_LARGE

@@ -130,7 +130,12 @@ ANSWERS: Mapping[Reason, Answer] = MappingProxyType(
         Reason.RESERVED: _contended(
             f"The remaining capacity is reserved for requests of higher priority. {_LATER}"
         ),
-        Reason.KV_MEMORY: _contended(f"The servers of this model are short of memory. {_LATER}"),
+        Reason.KV_MEMORY: _contended(
+            f"The caches of the servers of this model are nearly full. {_LATER}"
+        ),
+        Reason.DEVICE_MEMORY: _contended(
+            f"The devices of this model are short of memory. {_LATER}"
+        ),
         Reason.HAMMERING: _contended(
             "More comes with this key, and before the time it is told, than the share of its "
             f"tenant serves. {_LATER}"

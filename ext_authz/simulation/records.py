@@ -18,7 +18,7 @@ from ext_authz.simulation.servers import Life
 PEAK_S = 0.05
 # Refusals for want of capacity: only these can be premature.
 CONTENDED = frozenset({Reason.SLO_UNREACHABLE, Reason.AT_CAPACITY, Reason.RESERVED,
-                       Reason.OVER_SHARE, Reason.KV_MEMORY})  # fmt: skip
+                       Reason.OVER_SHARE, Reason.KV_MEMORY, Reason.DEVICE_MEMORY})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ STATUSES = {
     "paused": (429, 8),
     "reserved": (429, 8),
     "kv_memory": (429, 8),
+    "device_memory": (429, 8),
     "hammering": (429, 8),
     "overloaded": (429, 8),
     "no_endpoint": (503, 14),

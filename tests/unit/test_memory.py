@@ -9,6 +9,9 @@ import pytest
 from ext_authz.admission.climb import Climb
 from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.memory import Memory, card_growth_ratio, is_short
+from ext_authz.admission.selection import choose
+from ext_authz.admission.view import PoolState
+from ext_authz.model import Reason
 from ext_authz.overload import MemoryRules
 from ext_authz.settings import Pool
 from ext_authz.snapshot import EndpointSample
@@ -116,6 +119,14 @@ def test_where_memory_is_taken_on_demand_the_card_is_the_guard() -> None:
         replace(FULL_CARD, device_memory_ratio=0.84),
     ):
         assert not is_short(endpoint_of(spec, unknown), spec, 100, 10.0)
+
+
+def test_what_a_card_has_no_room_for_says_so() -> None:
+    """The reason tells the card from the cache, and the cache comes first."""
+    spec = replace(pool("p", 8, 1), device_guard_ratio=0.85)
+    for kv_ratio, reason in ((0.05, Reason.DEVICE_MEMORY), (0.97, Reason.KV_MEMORY)):
+        state = endpoint_of(spec, replace(FULL_CARD, running=2.0, kv_usage_ratio=kv_ratio))
+        assert choose(PoolState(spec, (state,)), 100, 10.0).reason is reason
 
 
 def test_an_old_reading_is_taken_for_more() -> None:

@@ -1,1 +1,1 @@
-"""How long requests wait and run: cold formulas, learned shapes, quantiles, the knee."""
+"""How long requests wait and run: cold formulas, learned shapes, quantiles."""

@@ -10,9 +10,7 @@ spread contains everything that was not known: its real length, and what came af
 
 from __future__ import annotations
 
-from math import inf, sqrt
-
-from ext_authz.estimation.latency.features import FIRST, IDLE, Load, Work, first, rest, whole
+from ext_authz.estimation.latency.features import FIRST, Load, Work, first, rest, whole
 from ext_authz.estimation.latency.level import Level, Pace
 from ext_authz.estimation.latency.residuals import Residuals
 from ext_authz.estimation.latency.shape import LEAST_S, Shape
@@ -170,18 +168,6 @@ class Predictor:
     def due_s(self, forecast: Forecast) -> float:
         """After so long a request is overdue."""
         return forecast.e2e_s * self.e2e[forecast.queued].due
-
-    def knee(self, work: Work, slots: int) -> float:
-        """The requests in flight at which most of `work` is done in a second; infinite if more
-        always do more.
-
-        With e2e = a + b n + c n^2 the throughput n / e2e is greatest at n = sqrt(a / c), Gunther's
-        law.
-        """
-        at_zero = self._whole.ask(whole(work, IDLE, slots))
-        weights = self._whole.weights
-        square_s = weights[8] * work.output_tokens / 1000.0 / slots**2
-        return sqrt(at_zero / square_s) if square_s > 0.0 else inf
 
     def export(self) -> dict[str, object]:
         """What was learned, as plain values."""

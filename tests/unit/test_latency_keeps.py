@@ -1,9 +1,9 @@
-"""What a predictor keeps and what it forgets: the knee, constant load, a wild beginning."""
+"""What a predictor keeps and what it forgets: constant load, a wild beginning."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import exp, inf, sqrt
+from math import exp
 from random import Random
 
 import pytest
@@ -33,42 +33,22 @@ def sweep(predictor: Predictor, pace: Pace, truth: Truth, chance: Random, count:
         teach(predictor, pace, in_flight, truth(in_flight) * exp(chance.gauss(0.0, 0.1)))
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "c"),
-    [(0.4, 0.004, 0.0004), (0.3, 0.0, 0.0012), (1.0, 0.02, 0.0008), (0.2, 0.001, 0.0001)],
-)
-def test_the_knee_of_a_parabola(a: float, b: float, c: float) -> None:
-    """Times of a + b n + c n^2 have their knee at sqrt(a / c): found to 10 %."""
-    predictor, pace = Predictor(), Pace()
-    sweep(predictor, pace, lambda n: a + b * n + c * n * n, Random(5), 800)
-    assert predictor.knee(WORK, SLOTS) == pytest.approx(sqrt(a / c), rel=0.1)
-
-
-def test_no_knee_without_a_square() -> None:
-    """Where time grows no faster than load, more always do more: no knee within twice the slots."""
-    predictor, pace = Predictor(), Pace()
-    sweep(predictor, pace, lambda n: 0.4 + 0.004 * n, Random(5), 800)
-    assert predictor.knee(WORK, SLOTS) > 2.0 * SLOTS
-    assert predictor.knee(Work(200.0, 0.0), SLOTS) == inf
-
-
 @pytest.mark.parametrize("per_s", [1, 10])
-def test_an_hour_of_constant_load_moves_no_knee(per_s: int) -> None:
-    """What was learned at other loads stays while nothing is heard from there, and so does what is
-    predicted there."""
+def test_an_hour_of_constant_load_forgets_no_other(per_s: int) -> None:
+    """What is predicted at other loads stays while nothing is heard from there."""
     predictor, pace, chance = Predictor(), Pace(), Random(11)
 
     def truth(n: float) -> float:
         return 0.4 + 0.004 * n + 0.0004 * n * n
 
     sweep(predictor, pace, truth, chance, 800)
-    before, high = predictor.knee(WORK, SLOTS), Load(50.0, 10_000.0)
-    before_s = predictor.ask(WORK, high, SLOTS, pace).e2e_s
+    others = (Load(4.0, 800.0), Load(35.0, 7000.0), Load(50.0, 10_000.0))
+    before_s = [predictor.ask(WORK, load, SLOTS, pace).e2e_s for load in others]
     for _ in range(3600 * per_s):
-        in_flight = 0.6 * before + chance.gauss(0.0, 1.5)
+        in_flight = 19.0 + chance.gauss(0.0, 1.5)
         teach(predictor, pace, in_flight, truth(in_flight) * exp(chance.gauss(0.0, 0.1)))
-    assert predictor.knee(WORK, SLOTS) == pytest.approx(before, rel=0.1)
-    assert predictor.ask(WORK, high, SLOTS, pace).e2e_s == pytest.approx(before_s, rel=0.1)
+    after_s = [predictor.ask(WORK, load, SLOTS, pace).e2e_s for load in others]
+    assert after_s == pytest.approx(before_s, rel=0.1)
 
 
 @pytest.mark.parametrize("wild", [1, 5])
