@@ -6,7 +6,9 @@ engines hand out is seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,3 +199,26 @@ _FRAUD = FixedProfile(
 PROFILES: dict[str, Profile] = {
     profile.name: profile for profile in (_H200, _DEMO_PRIMARY, _DEMO_ECONOMY, _KNEE, _FRAUD)
 }
+
+
+def changed(profile: Profile, changes: Mapping[str, float]) -> Profile:
+    """A profile with some numbers replaced, by dotted name (`knee.sequences`); whole numbers stay
+    whole. Raises ValueError for a name that is not one of its numbers."""
+    for name, number in changes.items():
+        profile = cast(Profile, _set(profile, name.split("."), number, name))
+    return profile
+
+
+def _set(value: object, names: list[str], number: float, whole_name: str) -> object:
+    first, *rest = names
+    known = {f.name for f in fields(value)} if is_dataclass(value) else set[str]()
+    if first not in known:
+        raise ValueError(f"{whole_name} is not a number of this profile")
+    assert is_dataclass(value)
+    assert not isinstance(value, type)
+    now = getattr(value, first)
+    if rest:
+        return replace(value, **{first: _set(now, rest, number, whole_name)})
+    if isinstance(now, bool) or not isinstance(now, int | float):
+        raise ValueError(f"{whole_name} is not a number of this profile")
+    return replace(value, **{first: round(number) if isinstance(now, int) else number})
