@@ -8,19 +8,22 @@ is refused before its body is read, so that a refusal costs next to nothing.
 
 The share itself is always served. What a body would say is guessed from the last of the key's
 requests that was read and refused: another such is in excess while its flow holds its share, or as
-long as nothing has come free in the pool. One in `READ_EVERY` is read all the same, and may find
-what others leave. When it is let in elsewhere, the guess was wrong (the key asks for another model
-too, a pool further down the chain has room) and for a while all are read.
+long as nothing has come free in the pool. Where it may be demoted, nothing must have come free in
+the pools further down either. One in `READ_EVERY` is read all the same, and may find what others
+leave. When it is let in elsewhere, the guess was wrong (the key asks for another model too) and for
+a while all are read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 
 from cachetools import LRUCache
 
 from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.flows import Flow
+from ext_authz.admission.shares import Shares
 from ext_authz.admission.view import Caller, PoolState, View
 from ext_authz.model import Reason, RetryHint
 
@@ -44,8 +47,9 @@ class Record:
     """What is remembered of a key that was refused.
 
     `flow` of `pool` is what its last request that was read belonged to: it was refused at
-    `endpoint` with `used` slots of the pool held, `wait_s` ahead of it and `execution_s` to run. If
-    none of them comes free, another such is refused until `full_until_s`.
+    `endpoint` with `used` slots of the pool held, `wait_s` ahead of it and `execution_s` to run,
+    and by the pools `further` down its chain with so many held there. If none of them comes free,
+    another such is refused until `full_until_s`.
     """
 
     __slots__ = (
@@ -59,6 +63,7 @@ class Record:
         "execution_s",
         "flow",
         "full_until_s",
+        "further",
         "pool",
         "read_all_until_s",
         "told_s",
@@ -72,6 +77,7 @@ class Record:
         self.endpoint: EndpointState | None = None
         self.pool = ""
         self.used = 0
+        self.further: tuple[tuple[Shares, int], ...] = ()
         self.full_until_s = 0.0
         self.wait_s = 0.0
         self.execution_s: float | None = None
@@ -179,12 +185,20 @@ def is_excess(record: Record, flow: Flow, pool: PoolState, now: float) -> bool:
     """Whether another request like the last would be refused as well."""
     shares = pool.shares
     if flow.used + 0.5 > shares.allowance(flow, float(shares.used)):
-        return True
-    return now <= record.full_until_s and shares.used >= record.used
+        if not record.further:
+            return True
+    elif shares.used < record.used:
+        return False
+    full = all(other.used >= used for other, used in record.further)
+    return full and now <= record.full_until_s
 
 
-def note(record: Record, view: View, reason: Reason, now: float) -> None:
-    """A request of the key was read, and refused for `reason`, by what `view` shows."""
+def note(
+    record: Record, view: View, further: Iterable[PoolState], reason: Reason, now: float
+) -> None:
+    """A request of the key was read, and refused for `reason`, by what `view` shows, and by the
+    pools `further` down its chain."""
+    record.further = tuple((pool.shares, pool.shares.used) for pool in further)
     record.flow, record.endpoint = view.flow, view.endpoint
     record.pool = view.pool.spec.name
     record.used = view.pool.shares.used

@@ -15,10 +15,11 @@ from ext_authz.admission.flows import Flow
 from ext_authz.admission.hammering import Hammering, Record, is_excess, note
 from ext_authz.admission.looking import holds
 from ext_authz.admission.measures import Count
+from ext_authz.admission.policies import demotion
 from ext_authz.admission.tenant_limits import Breach
 from ext_authz.admission.view import Ask, Caller, PoolState, View
 from ext_authz.model import Decision, Reason, RetryHint
-from ext_authz.overload import RetryRules
+from ext_authz.overload import Demotion, RetryRules
 from ext_authz.settings import Tenant
 
 STANDING_BACK = frozenset({Reason.YIELDING, Reason.PAUSED})
@@ -54,7 +55,8 @@ class Refuser:
         retry, record = self._retry(ask.tenant, ask.caller, prospect, now)
         pressed(view, now, retry)
         if view is not None:
-            note(record, view, reason, now)
+            further = () if demotion(ask) is Demotion.FORBIDDEN else ask.pools[1:]
+            note(record, view, [pools[spec.name] for spec in further], reason, now)
             if reason is Reason.SLO_UNREACHABLE and not view.hopeless:
                 view.pool.shares.full(view.pool_load, now)
         return refusal(ask, view, reason, retry, None)

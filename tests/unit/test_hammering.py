@@ -10,7 +10,7 @@ from ext_authz.admission.controller import Controller
 from ext_authz.admission.hammering import HAMMERING, READ_EVERY, WITHIN_S, Record
 from ext_authz.admission.view import Ask, Caller
 from ext_authz.model import Outcome, Reason, RetryHint, Verdict
-from ext_authz.overload import Enforcement, Enforcing
+from ext_authz.overload import Demotion, Enforcement, Enforcing
 from ext_authz.settings import AdmissionSettings
 from tests.support.world import ask_of, pool, sample, settings, tenant
 
@@ -159,6 +159,29 @@ def test_a_key_that_asks_for_something_else_too_is_read() -> None:
         unread += 1
     assert unread < 8 * READ_EVERY
     assert gate.send(to="q") is Reason.HEADROOM
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_pool_further_down_that_has_room_takes_what_hammers(allowed: bool) -> None:
+    """A slot that comes free there is taken by the next that comes; unless it may not go there."""
+    demotion = Demotion.ALLOWED if allowed else Demotion.FORBIDDEN
+    gate = Rig(
+        settings(
+            (pool("p", 4, demote_to="q"), pool("q", 4)), (tenant("a", 1.0, demotion=demotion),)
+        )
+    )
+    for _ in range(8):
+        gate.send()
+    gate.hammer()
+    assert Reason.HAMMERING in {gate.send() for _ in range(50)}
+    if not allowed:
+        gate.read = 0
+        assert [gate.send() for _ in range(160)].count(Reason.HAMMERING) > 130
+        return
+    for number in (5, 6, 7):
+        gate.settle(number)
+        assert gate.send() is Reason.AT_CAPACITY
+    assert gate.controller.pools.by_name["q"].shares.used == 4
 
 
 def test_it_ends_with_the_hammering() -> None:
