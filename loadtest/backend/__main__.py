@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from loadtest.backend.profiles import PROFILES
+from loadtest.backend.profiles import PROFILES, changed
 from loadtest.backend.server import make_app
 from loadtest.backend.service import Service
 
@@ -23,6 +23,13 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     """The command line. Exits with a message on a bad one."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.backend", description=__doc__)
     parser.add_argument("--profile", choices=sorted(PROFILES), required=True)
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=NUMBER",
+        help="another number in the profile, as knee.sequences=12; may be repeated",
+    )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--seed", type=int, default=1, help="of the output lengths")
@@ -36,13 +43,22 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parsed = parser.parse_args(arguments)
     if not 0 <= parsed.port <= 65_535:
         parser.error("--port must be between 0 and 65535")
+    try:
+        parsed.profile = changed(PROFILES[parsed.profile], dict(map(_number, parsed.set)))
+    except ValueError as error:
+        parser.error(f"--set: {error}")
     return parsed
+
+
+def _number(given: str) -> tuple[str, float]:
+    name, _, number = given.partition("=")
+    return name, float(number)
 
 
 async def serve(arguments: argparse.Namespace) -> None:
     """Listen, say where, and serve until told to stop. Raises OSError when the port is taken."""
-    names = tuple(arguments.model or [arguments.profile])
-    service = Service(PROFILES[arguments.profile], arguments.seed, names)
+    names = tuple(arguments.model or [arguments.profile.name])
+    service = Service(arguments.profile, arguments.seed, names)
     # without handler_cancellation a client that leaves would keep its sequences running
     runner = web.AppRunner(
         make_app(service), handler_cancellation=True, access_log=None, shutdown_timeout=DRAIN_S

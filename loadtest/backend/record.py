@@ -9,6 +9,7 @@ from itertools import islice
 from loadtest.backend.engine import Finished
 
 KEPT = 10_000
+PATHS_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,34 +43,46 @@ def timing(ended: list[Finished], unix_offset_s: float) -> Timing:
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One request that ended. `status` is 200, 499 when the client left, or the refusal sent;
-    `in_flight` counts the requests inside when it came, itself included."""
+    `in_flight` counts the requests inside when it came, itself included. `sent_id` is what a load
+    generator calls it."""
 
     path: str
     status: int
     arrived_unix_ms: float
+    ended_unix_ms: float
     in_flight: int
     request_id: str | None = None
+    sent_id: str | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0
     timing: Timing | None = None
 
 
 class Record:
-    """The last `KEPT` entries and a count of each status since the start."""
+    """The last `KEPT` entries, and since the start a count of each status and of each path that
+    was asked for by whoever is not the load test itself."""
 
     def __init__(self) -> None:
         self._entries: deque[Entry] = deque(maxlen=KEPT)
         self._by_status: dict[int, int] = {}
+        self._asked: dict[str, int] = {}
 
     def add(self, entry: Entry) -> None:
         """Keep `entry`, dropping the oldest when full."""
         self._entries.append(entry)
         self._by_status[entry.status] = self._by_status.get(entry.status, 0) + 1
 
+    def note(self, path: str) -> None:
+        """Count one request for a path; paths beyond `PATHS_KEPT` are counted as `other`."""
+        if path not in self._asked and len(self._asked) >= PATHS_KEPT:
+            path = "other"
+        self._asked[path] = self._asked.get(path, 0) + 1
+
     def summary(self, limit: int) -> dict[str, object]:
         """Counts by status and the latest `limit` entries, newest first."""
         latest = islice(reversed(self._entries), limit)
         return {
             "by_status": {str(status): count for status, count in sorted(self._by_status.items())},
+            "asked": dict(sorted(self._asked.items())),
             "latest": [asdict(entry) for entry in latest],
         }

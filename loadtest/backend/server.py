@@ -16,6 +16,8 @@ from loadtest.backend.profiles import LlmProfile
 from loadtest.backend.record import KEPT
 from loadtest.backend.service import Service
 
+# By this the load test's own requests are told from all others.
+HARNESS_HEADER = "x-loadtest-harness"
 MAX_BODY_BYTES = 8 * 1024 * 1024
 
 _log = logging.getLogger("loadtest.backend")
@@ -25,7 +27,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def make_app(service: Service) -> web.Application:
     """An application that serves `service` and stops its timer on clean-up."""
-    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_json_errors])
+
+    @web.middleware
+    async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if HARNESS_HEADER not in request.headers:
+            service.record.note(request.path)
+        return await handler(request)
+
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[noted, _json_errors])
     common = _CommonRoutes(service)
     app.add_routes(common.routes())
     if isinstance(service.profile, LlmProfile):

@@ -118,13 +118,16 @@ class Service:
         ended = list(ticket.ended.values()) if ticket else []
         arrived = ticket.arrived_s if ticket else self.driver.now()
         request_id = request.headers.get("x-request-id")
+        sent_id = request.headers.get("x-loadtest-id")
         self.record.add(
             Entry(
                 path=request.path[:200],
                 status=status,
                 arrived_unix_ms=round((arrived + offset_s) * 1000.0, 3),
+                ended_unix_ms=round((self.driver.now() + offset_s) * 1000.0, 3),
                 in_flight=self.driver.in_flight if in_flight is None else in_flight,
                 request_id=request_id[:200] if request_id else None,
+                sent_id=sent_id[:200] if sent_id else None,
                 prompt_tokens=sum(one.prompt_tokens for one in ended),
                 output_tokens=sum(one.output_tokens for one in ended),
                 timing=timing(ended, offset_s) if ended else None,

@@ -67,7 +67,16 @@ def test_a_signal_cuts_off_what_is_in_flight() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--profile", "none"], ["--profile", "knee", "--port", "70000"]], ids=str
+    "arguments",
+    [
+        [],
+        ["--profile", "none"],
+        ["--profile", "knee", "--port", "70000"],
+        ["--profile", "knee", "--set", "knees.sequences=3"],
+        ["--profile", "knee", "--set", "knee.sequences=many"],
+        ["--profile", "knee", "--set", "knee.sequences"],
+    ],
+    ids=str,
 )
 def test_a_bad_command_line_is_refused(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
@@ -77,6 +86,13 @@ def test_a_bad_command_line_is_refused(
         parse_arguments(arguments)
     assert caught.value.code == 2
     assert "usage:" in capsys.readouterr().err
+
+
+def test_numbers_of_a_profile_can_be_set() -> None:
+    """What is served is the profile as it was changed, under its own name."""
+    given = ["--profile", "knee", "--set", "knee.sequences=12", "--set", "kv_tokens=9000"]
+    profile = parse_arguments(given).profile
+    assert (profile.name, profile.knee.sequences, profile.kv_tokens) == ("knee", 12, 9000)
 
 
 def test_the_backend_knows_nothing_of_admission() -> None:

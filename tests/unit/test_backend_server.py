@@ -154,15 +154,35 @@ async def test_served_requests_are_on_record() -> None:
     """Each entry has its id, its share of the load and its timing; the list obeys its limit."""
     async with running_backend(FAST) as (session, _):
         for number in range(3):
-            headers = {"x-request-id": f"r{number}"}
+            headers = {"x-request-id": f"r{number}", "x-loadtest-id": f"solo/{number}/1"}
             async with session.post("/v1/chat/completions", json=CHAT, headers=headers) as answer:
                 await answer.read()
         async with session.get("/log", params={"limit": "2"}) as log:
             record = await log.json()
     assert record["by_status"] == {"200": 3}
     assert [entry["request_id"] for entry in record["latest"]] == ["r2", "r1"]
-    assert record["latest"][0]["timing"]["e2e_ms"] > 0
+    assert [entry["sent_id"] for entry in record["latest"]] == ["solo/2/1", "solo/1/1"]
+    last = record["latest"][0]
+    assert last["timing"]["e2e_ms"] > 0
+    assert last["ended_unix_ms"] - last["arrived_unix_ms"] >= last["timing"]["e2e_ms"] - 0.01
     assert record["peak_in_flight"] == 1
+
+
+async def test_what_was_asked_is_on_record_but_for_what_the_load_test_asks() -> None:
+    """Each path with its count, also one that is not there; many paths are no memory leak."""
+    async with running_backend(FAST) as (session, _):
+        for path in ("/metrics", "/metrics", "/nowhere"):
+            async with session.get(path) as answer:
+                await answer.read()
+        async with session.get("/log", headers={"x-loadtest-harness": "1"}) as log:
+            assert (await log.json())["asked"] == {"/metrics": 2, "/nowhere": 1}
+        for number in range(100):
+            async with session.get(f"/nowhere/{number}") as answer:
+                await answer.read()
+        async with session.get("/log") as log:
+            asked = (await log.json())["asked"]
+    assert len(asked) == 65
+    assert asked["other"] == 100 - 62 + 1  # the last one is /log itself
 
 
 async def test_health_says_yes() -> None:
