@@ -32,7 +32,9 @@ class EndpointState:
     already settled), `untold` of our own are over by now though the access log has not told yet,
     `load` is all that run. `peers` are the other endpoints on the same device. `thermal_factor` is
     by how much throttled clocks lengthen execution now, `limit` how many may run at once. In the
-    roster of its pool it has a `place`, and is among those `touched` when its numbers have changed.
+    roster of its pool it has a `place`, and is among those `touched` when its numbers have changed:
+    False if only requests of ours have come and gone. `holds_tokens` are those of the largest
+    request that could run here at all, alone; infinite when nobody knows.
     """
 
     # Attributes, not properties: each is read several times a decision and for every endpoint.
@@ -45,6 +47,7 @@ class EndpointState:
         "execution",
         "foreign",
         "hearsay",
+        "holds_tokens",
         "idle_card_ratio",
         "knee",
         "kv_at_s",
@@ -69,7 +72,7 @@ class EndpointState:
         self.spec = spec
         self.limit = spec.max_concurrency
         self.place = 0
-        self.touched: dict[EndpointState, None] = {}
+        self.touched: dict[EndpointState, bool] = {}
         self.own = 0
         self.own_tokens = 0
         self.sample: EndpointSample | None = None
@@ -89,6 +92,7 @@ class EndpointState:
         self.load = 0.0
         self.limited_by = Bound.CONFIGURED
         self._foreign: float | None = None
+        self.holds_tokens = inf
         self.kv_at_s = -inf
         self._mean_at_s = -inf
         self._peak_since = 0
@@ -100,20 +104,20 @@ class EndpointState:
         self.own_tokens += tokens
         peak = self._peak_since
         self._peak_since = own if own > peak else peak
-        self._moved()
+        self._counted()
 
     def release(self, tokens: int) -> None:
         """Uncount one."""
         self.own -= 1
         self.own_tokens -= tokens
-        self._moved()
+        self._counted()
 
     def set_untold(self, requests: float) -> None:
         """So many of our own are over though nobody has told."""
-        if requests != self.untold:
+        self.traffic.running_ratio = max(0.0, 1.0 - requests / self.own) if self.own else 1.0
+        if requests or self.untold:
             self.untold = requests
             self._moved()
-        self.traffic.running_ratio = max(0.0, 1.0 - requests / self.own) if self.own else 1.0
 
     def configure(self, spec: Endpoint) -> None:
         """What is configured of it has changed."""
@@ -127,12 +131,21 @@ class EndpointState:
         self.bound()
         self._moved()
 
+    def _counted(self) -> None:
+        """Nothing but our own requests has changed."""
+        if self.peers or self.untold:
+            self._moved()
+            return
+        self.load = self.own + self.foreign
+        if self not in self.touched:
+            self.touched[self] = False
+
     def _moved(self) -> None:
         own = self.own - self.untold
         self.load = (own if own > 0.0 else 0.0) + self.foreign
-        self.touched[self] = None
+        self.touched[self] = True
         for peer in self.peers:
-            peer.touched[peer] = None
+            peer.touched[peer] = True
 
     def bound(self) -> None:
         """Find the limit anew, when its knee or its configuration has changed."""
@@ -221,6 +234,7 @@ class EndpointState:
             return
         self.sample = sample
         self.thermal_factor = sample.thermal_factor
+        self.holds_tokens = sample.kv_capacity_tokens or inf
         self._moved()
         self.kv_at_s = sample.told_s("kv_usage_ratio")
         self._take_execution(sample)
@@ -249,34 +263,6 @@ class EndpointState:
         if sample.mean_execution_s is not None and at_s > self._mean_at_s:
             self._mean_at_s = at_s
             self.execution.measured(sample.mean_execution_s / sample.thermal_factor, at_s)
-
-    def kv_ratio_with(self, tokens: int, since_s: float = -inf) -> float | None:
-        """KV cache filled if `tokens` more came in, 0..1+; unknown if the engine tells nothing.
-
-        What is admitted counts in full from the start, so the larger of the gauge and our own
-        reservations is taken: a gauge lags, and our estimate misses foreign work. A gauge that
-        was read before `since_s` is not believed: its source may be gone while another still
-        tells the load.
-        """
-        sample = self.sample
-        if sample is None:
-            return None
-        used = sample.kv_usage_ratio if self.kv_at_s >= since_s else None
-        capacity = sample.kv_capacity_tokens
-        if not capacity:
-            return used
-        own_tokens = float(self.own_tokens)
-        if self.untold > 0.0:
-            own_tokens *= self.traffic.running_ratio
-        own = own_tokens / capacity
-        return (used if used is not None and used > own else own) + tokens / capacity
-
-    @property
-    def holds_tokens(self) -> float:
-        """The tokens of the largest request that could run here at all, alone; infinite when
-        nobody knows."""
-        capacity = self.sample.kv_capacity_tokens if self.sample else None
-        return capacity or inf
 
     def fits(self, tokens: int) -> bool:
         """Whether the request could run here at all, alone; True when nobody knows."""

@@ -45,17 +45,36 @@ class Memory:
             endpoint.tighten(min(rise, most))
 
 
-def is_short(endpoint: EndpointState, spec: Pool, tokens: int, now: float) -> bool:
-    """Whether `tokens` more would go beyond a guard. Unknown is not short."""
-    if is_cache_short(endpoint, spec, tokens, now):
-        return True
-    return spec.device_guard_ratio < 1.0 and _is_card_full(endpoint, spec, now)
+def cache_tokens(endpoint: EndpointState, spec: Pool, now: float) -> tuple[float, float]:
+    """The tokens that may be in its cache, infinite when nobody knows, and those that its gauge
+    shows there, 0 when that is unknown.
+
+    A gauge that is too old is not believed: its source may be gone while another still tells the
+    load.
+    """
+    sample = endpoint.sample
+    if sample is None:
+        return inf, 0.0
+    guard_ratio, capacity = spec.kv_guard_ratio - endpoint.tightened, sample.kv_capacity_tokens
+    used_ratio = sample.kv_usage_ratio
+    if used_ratio is not None and endpoint.kv_at_s < now - spec.staleness.lifetime_s:
+        used_ratio = None
+    if not capacity:
+        return (inf if used_ratio is None or used_ratio <= guard_ratio else -inf), 0.0
+    return guard_ratio * capacity, (used_ratio or 0.0) * capacity
 
 
-def is_cache_short(endpoint: EndpointState, spec: Pool, tokens: int, now: float) -> bool:
-    """Whether `tokens` more would go beyond the guard of the engine's cache."""
-    ratio = endpoint.kv_ratio_with(tokens, now - spec.staleness.lifetime_s)
-    return ratio is not None and ratio > spec.kv_guard_ratio - endpoint.tightened
+def room_tokens(endpoint: EndpointState, guarded: float, shown: float) -> float:
+    """The tokens that its cache may still take, given `cache_tokens`: below 0 while more is taken
+    than may be.
+
+    What is admitted counts in full from the start, so the larger of the gauge and our own
+    reservations is taken: a gauge lags, and our estimate misses foreign work.
+    """
+    taken: float = endpoint.own_tokens
+    if endpoint.untold > 0.0:
+        taken *= endpoint.traffic.running_ratio
+    return guarded - (taken if taken > shown else shown)
 
 
 def card_growth_ratio(endpoint: EndpointState) -> float | None:
@@ -67,7 +86,8 @@ def card_growth_ratio(endpoint: EndpointState) -> float | None:
     return max(0.0, now_ratio - endpoint.idle_card_ratio)
 
 
-def _is_card_full(endpoint: EndpointState, spec: Pool, now: float) -> bool:
+def is_card_full(endpoint: EndpointState, spec: Pool, now: float) -> bool:
+    """Whether the memory of its card is beyond the guard. Unknown is not full."""
     sample = endpoint.sample
     if sample is None or sample.device_memory_ratio is None or sample.device_at_s is None:
         return False

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from ext_authz.admission.endpoints import EndpointState
-from ext_authz.admission.memory import is_short
+from ext_authz.admission.memory import cache_tokens, is_card_full, room_tokens
 from ext_authz.settings import Pool
 from ext_authz.snapshot import EndpointSample
 
@@ -34,9 +34,24 @@ _UNSEEN = "none yet"
 
 
 class _Entry:
-    """What an endpoint counted for when it was last looked at. `load` None: not believed."""
+    """What an endpoint counted for when it was last looked at. `load` None: not believed.
+    `occupied` are the requests on its device, `room` is the largest request it has memory for, in
+    tokens; `guarded` and `shown` are its `cache_tokens`."""
 
-    __slots__ = ("is_put_off", "load", "own", "pressure", "sample", "slots", "untold", "version")
+    __slots__ = (
+        "guarded",
+        "is_put_off",
+        "load",
+        "occupied",
+        "own",
+        "pressure",
+        "room",
+        "sample",
+        "shown",
+        "slots",
+        "untold",
+        "version",
+    )
 
     def __init__(self) -> None:
         self.load: float | None = None
@@ -44,6 +59,9 @@ class _Entry:
         self.own = 0
         self.slots = 0
         self.untold = 0.0
+        self.occupied = 0.0
+        self.room = self.guarded = inf
+        self.shown = 0.0
         self.pressure = 0.0
         self.is_put_off = False
         self.version = 0
@@ -57,6 +75,7 @@ class Roster:
 
     __slots__ = (
         "_entries",
+        "_guards_card",
         "_heap",
         "_refreshed_s",
         "_spec",
@@ -76,9 +95,10 @@ class Roster:
     def __init__(self, spec: Pool, endpoints: tuple[EndpointState, ...]) -> None:
         self.endpoints = endpoints
         self._spec = spec
+        self._guards_card = spec.device_guard_ratio < 1.0
         self._entries = [_Entry() for _ in endpoints]
         self._heap: list[tuple[float, int, int]] = []
-        self._touched: dict[EndpointState, None] = {}
+        self._touched: dict[EndpointState, bool] = {}
         self._refreshed_s = -inf
         # Until then nothing changes by itself.
         self._steady_until_s = -inf
@@ -112,6 +132,17 @@ class Roster:
             heappush(heap, item)
         return found
 
+    def occupying(self, endpoint: EndpointState, tokens: int, now: float) -> float | None:
+        """The requests on the device of `endpoint`; None if it has no telemetry that is believed,
+        or no memory for so many tokens. `catch_up` comes first."""
+        entry = self._entries[endpoint.place]
+        if entry.load is None or tokens > entry.room:
+            return None
+        # What is believed of a card grows with its age.
+        if self._guards_card and endpoint.load >= 0.5 and is_card_full(endpoint, self._spec, now):
+            return None
+        return entry.occupied
+
     def put_off(self, endpoint: EndpointState) -> None:
         """It has refused a request: others come first until something of it changes. So an
         endpoint that is too slow for what is promised here is not asked in vain each time, though
@@ -134,8 +165,18 @@ class Roster:
             self._refresh(now)
         elif self._touched:
             touched = self._touched
-            for endpoint in touched:
-                self._update(endpoint, now)
+            is_steady = now <= self._steady_until_s
+            for endpoint, is_news in touched.items():
+                entry = self._entries[endpoint.place]
+                if is_news or not is_steady or entry.load is None:
+                    self._update(entry, endpoint, now)
+                    continue
+                # What most often happens: only requests have come and gone.
+                load, own = endpoint.load, endpoint.own
+                self.load += load - entry.load
+                self.own += own - entry.own
+                entry.load, entry.own = load, own
+                self._place(entry, endpoint, load, now)
             touched.clear()
             if not self.believed:
                 self.load = self.untold = 0.0
@@ -151,8 +192,8 @@ class Roster:
         for entry in self._entries:
             entry.load, entry.sample = None, _UNSEEN
             entry.own, entry.slots, entry.untold = 0, 0, 0.0
-        for endpoint in self.endpoints:
-            self._update(endpoint, now)
+        for entry, endpoint in zip(self._entries, self.endpoints, strict=True):
+            self._update(entry, endpoint, now)
         self._tidy()
 
     def _tidy(self) -> None:
@@ -160,36 +201,43 @@ class Roster:
         self._heap = [item for item in self._heap if item[2] == entries[item[1]].version]
         heapify(self._heap)
 
-    def _update(self, endpoint: EndpointState, now: float) -> None:
-        entry, sample = self._entries[endpoint.place], endpoint.sample
-        load, own = endpoint.believed(self._spec.staleness, now), endpoint.own
-        slots, untold = endpoint.limit, endpoint.untold
-        if load is not None and entry.load is not None:
-            # What most often happens: only requests have come and gone.
-            self.load += load - entry.load
-            if slots != entry.slots:
-                self.slots += slots - entry.slots
-            if untold != entry.untold:
-                self.untold += untold - entry.untold
-        else:
-            self._believe(entry, -1)
-        self.own += own - entry.own
-        if slots != entry.slots:
-            self.most += slots - entry.slots
-        news = entry.load is None or load is None
-        entry.load, entry.own, entry.slots, entry.untold = load, own, slots, untold
-        entry.version += 1
-        if news:
-            self._believe(entry, 1)
-        if load is None:
-            pressure = NO_TELEMETRY + own / slots
-        else:
-            pressure = self._pressure(endpoint, load, now)
-        entry.pressure, entry.is_put_off = pressure, False
-        heappush(self._heap, (pressure, endpoint.place, entry.version))
-        if sample is not entry.sample or endpoint.peers:
-            entry.sample = sample
+    def _update(self, entry: _Entry, endpoint: EndpointState, now: float) -> None:
+        """Look at all of an endpoint."""
+        spec = self._spec
+        load = endpoint.believed(spec.staleness, now)
+        self._believe(entry, -1)
+        self.own += endpoint.own - entry.own
+        self.most += endpoint.limit - entry.slots
+        entry.load, entry.own = load, endpoint.own
+        entry.slots, entry.untold = endpoint.limit, endpoint.untold
+        self._believe(entry, 1)
+        entry.guarded, entry.shown = cache_tokens(endpoint, spec, now)
+        occupied = load or 0.0
+        if endpoint.peers:
+            occupied += endpoint.peers_load(spec.staleness, now)
+        self._place(entry, endpoint, occupied, now)
+        if endpoint.sample is not entry.sample or endpoint.peers:
+            entry.sample = endpoint.sample
             self._told(endpoint, load is not None, now)
+
+    def _place(self, entry: _Entry, endpoint: EndpointState, occupied: float, now: float) -> None:
+        """Find what it can take, and its place in the order: by the requests on its device for
+        each slot."""
+        entry.occupied = occupied
+        if entry.load is None:
+            pressure = NO_TELEMETRY + entry.own / entry.slots
+        else:
+            pressure = occupied / entry.slots
+            if endpoint.load < 0.5:
+                # Alone on the endpoint, a request that fits is served however large.
+                entry.room = endpoint.holds_tokens
+            else:
+                entry.room = room = room_tokens(endpoint, entry.guarded, entry.shown)
+                if room < 0.0 or (self._guards_card and is_card_full(endpoint, self._spec, now)):
+                    pressure += NO_MEMORY
+        entry.pressure, entry.is_put_off = pressure, False
+        entry.version = version = entry.version + 1
+        heappush(self._heap, (pressure, endpoint.place, version))
 
     def _believe(self, entry: _Entry, sign: int) -> None:
         """Count an endpoint among those that are believed, if it is (1), or no more (-1)."""
@@ -198,16 +246,6 @@ class Roster:
             self.slots += sign * entry.slots
             self.untold += sign * entry.untold
             self.believed += sign
-
-    def _pressure(self, endpoint: EndpointState, load: float, now: float) -> float:
-        """What orders endpoints: the requests on its device for each slot."""
-        spec = self._spec
-        if endpoint.peers:
-            load += endpoint.peers_load(spec.staleness, now)
-        pressure = load / endpoint.limit
-        if endpoint.load >= 0.5 and is_short(endpoint, spec, 0, now):
-            pressure += NO_MEMORY
-        return pressure
 
     def _told(self, endpoint: EndpointState, is_believed: bool, now: float) -> None:
         """It, or one on its device, may have told something new."""
@@ -223,4 +261,6 @@ class Roster:
             if each.sample is not None and now <= each.sample.at_s + staleness.lifetime_s:
                 until_s = min(until_s, each.sample.at_s + steady_s)
         gauge_s = endpoint.kv_at_s + staleness.lifetime_s
-        self._steady_until_s = min(until_s, gauge_s) if now <= gauge_s else until_s
+        if now <= gauge_s:
+            until_s = min(until_s, gauge_s - ROUNDING_S)
+        self._steady_until_s = until_s

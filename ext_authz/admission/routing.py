@@ -16,7 +16,6 @@ from ext_authz.admission import foresight
 from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.looking import instead
 from ext_authz.admission.roster import FEW
-from ext_authz.admission.selection import occupying
 from ext_authz.admission.view import View
 from ext_authz.model import Reason
 
@@ -71,7 +70,7 @@ def _safer(found: Look, view: View, judge: Callable[[View], Look], now: float) -
     """`found`, or what is found of the next endpoint if the risk is lower there."""
     risk = view.risk
     # A pool that does not act on predictions has no forecast.
-    if view.forecast is None or not risk:
+    if view.forecast is None or not risk or view.is_safest:
         return found
     for endpoint, occupied in _others(view, 2, now):
         if foresight.glance(view, endpoint, occupied, now) < risk:
@@ -84,9 +83,9 @@ def _safer(found: Look, view: View, judge: Callable[[View], Look], now: float) -
 def _others(view: View, many: int, now: float) -> Iterator[tuple[EndpointState, float]]:
     """Of the first so many endpoints those but the one of `view` that have telemetry, memory and
     a free slot, and the requests on the device of each."""
-    pool, tokens = view.pool, view.ask.estimate.kv_tokens
-    for endpoint in pool.roster.least(many):
+    roster, tokens = view.pool.roster, view.ask.estimate.kv_tokens
+    for endpoint in roster.least(many):
         if endpoint is not view.endpoint and endpoint.load + 0.5 <= endpoint.limit:
-            occupied = occupying(endpoint, pool, tokens, now)
+            occupied = roster.occupying(endpoint, tokens, now)
             if occupied is not None and occupied + 0.5 <= endpoint.limit:
                 yield endpoint, occupied

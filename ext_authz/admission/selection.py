@@ -9,7 +9,7 @@ from __future__ import annotations
 from operator import itemgetter
 
 from ext_authz.admission.endpoints import EndpointState
-from ext_authz.admission.memory import is_cache_short, is_short
+from ext_authz.admission.memory import cache_tokens, room_tokens
 from ext_authz.admission.roster import FEW, NO_MEMORY
 from ext_authz.admission.view import PoolState
 from ext_authz.model import Reason, value
@@ -41,7 +41,7 @@ def choose(
     if not roster.believed:
         return Choice(None, Reason.TELEMETRY_LOST)
     endpoint = None if ahead else roster.top()
-    occupied = None if endpoint is None else occupying(endpoint, pool, tokens, now)
+    occupied = None if endpoint is None else roster.occupying(endpoint, tokens, now)
     if endpoint is None or occupied is None:
         # Those ahead change the order.
         places = [(place[1] / place[0].limit, place) for place in usable(pool, tokens, now, ahead)]
@@ -63,31 +63,16 @@ def usable(
         return []
     few = roster.least(FEW)
     for endpoint in few:
-        occupied = occupying(endpoint, pool, tokens, now)
+        occupied = roster.occupying(endpoint, tokens, now)
         if occupied is not None:
             found.append((endpoint, occupied + beside(endpoint, ahead)))
     if not found and len(few) == FEW:
         # Those whose memory seems full come last, and are not worth the walk.
         for endpoint in roster.least(len(roster.endpoints), NO_MEMORY)[FEW:]:
-            occupied = occupying(endpoint, pool, tokens, now)
+            occupied = roster.occupying(endpoint, tokens, now)
             if occupied is not None:
                 return [(endpoint, occupied + beside(endpoint, ahead))]
     return found
-
-
-def occupying(endpoint: EndpointState, pool: PoolState, tokens: int, now: float) -> float | None:
-    """The requests on the device of `endpoint`; None if it has no telemetry that is believed, or
-    no memory for so many tokens."""
-    spec = pool.spec
-    load = endpoint.believed(spec.staleness, now)
-    if load is None or not endpoint.fits(tokens):
-        return None
-    # Alone on the endpoint, a request that fits is served however large.
-    if endpoint.load >= 0.5 and is_short(endpoint, spec, tokens, now):
-        return None
-    if endpoint.peers:
-        load += endpoint.peers_load(spec.staleness, now)
-    return load
 
 
 def _why_none(pool: PoolState, tokens: int, now: float) -> Reason:
@@ -95,7 +80,7 @@ def _why_none(pool: PoolState, tokens: int, now: float) -> Reason:
     for endpoint in roster.endpoints if tokens <= roster.largest else ():
         if endpoint.fits(tokens) and endpoint.believed(spec.staleness, now) is not None:
             # Of the first that has telemetry: which of them comes free first nobody knows.
-            short = is_cache_short(endpoint, spec, tokens, now)
+            short = tokens > room_tokens(endpoint, *cache_tokens(endpoint, spec, now))
             return Reason.KV_MEMORY if short else Reason.DEVICE_MEMORY
     # It is too large for ever only if it is for the endpoints that are away as well.
     waits = tokens <= roster.largest_away and any(e.fits(tokens) for e in roster.endpoints)

@@ -228,6 +228,14 @@ class View:
             self._risk = self.risk_of(self.guess)
         return self._risk
 
+    @property
+    def is_safest(self) -> bool:
+        """Whether no endpoint that is free can promise more."""
+        forecast = self.forecast
+        if forecast is None or forecast.queued or self.ask.slo_s is None:
+            return False
+        return (self.risk or 0.0) <= self.pool.predictor.e2e[False].least
+
     def risk_of(self, forecast: Forecast) -> float:
         """The chance (0..1) that the promises are broken if the forecast is right."""
         return risk_on(self, self.endpoint, forecast)

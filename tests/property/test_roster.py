@@ -25,6 +25,19 @@ KV = st.sampled_from([None, 0.0, 0.4, 0.84, 0.9])
 CAPACITY = st.sampled_from([None, 500.0, 10_000.0])
 
 
+def kv_ratio_with(endpoint: EndpointState, tokens: int, since_s: float) -> float | None:
+    """How full its cache would be with `tokens` more; a gauge from before `since_s` says
+    nothing."""
+    sample = endpoint.sample
+    if sample is None:
+        return None
+    used = sample.kv_usage_ratio if endpoint.kv_at_s >= since_s else None
+    if not sample.kv_capacity_tokens:
+        return used
+    own = endpoint.own_tokens * (endpoint.traffic.running_ratio if endpoint.untold > 0.0 else 1.0)
+    return max(used or 0.0, own / sample.kv_capacity_tokens) + tokens / sample.kv_capacity_tokens
+
+
 class Oracle:
     """What a walk finds."""
 
@@ -37,7 +50,7 @@ class Oracle:
         self.untold = sum(e.untold for e in known)
         self.usable: dict[EndpointState, float] = {}
         for endpoint, load in known.items():
-            kv = endpoint.kv_ratio_with(tokens, now - staleness.lifetime_s)
+            kv = kv_ratio_with(endpoint, tokens, now - staleness.lifetime_s)
             free = kv is None or kv <= guard or endpoint.load < 0.5
             if endpoint.fits(tokens) and free:
                 beside = endpoint.peers_load(staleness, now)

@@ -101,26 +101,6 @@ def test_a_reading_without_gauges_is_unknown_not_zero() -> None:
     assert endpoint.load == 5.0
 
 
-def test_kv_counts_reservations_before_the_gauge_shows_them() -> None:
-    """The larger of gauge and own reservations is taken, and the newcomer comes on top."""
-    endpoint = made()
-    assert endpoint.kv_ratio_with(100) is None
-    endpoint.observe(sample(ADDRESS, 0.0, kv=(0.1, 1000.0)))
-    assert endpoint.kv_ratio_with(100) == 0.2
-    endpoint.reserve(600)
-    assert endpoint.kv_ratio_with(100) == 0.7
-    endpoint.observe(sample(ADDRESS, 1.0, kv=(0.9, 1000.0)))
-    assert endpoint.kv_ratio_with(100) == 1.0
-
-
-def test_kv_without_capacity_is_the_gauge_alone() -> None:
-    """An engine that names no capacity leaves the size of a request unknown."""
-    endpoint = made()
-    endpoint.observe(sample(ADDRESS, 0.0, kv=(0.4, None)))
-    assert endpoint.kv_ratio_with(10**9) == 0.4
-    assert endpoint.fits(10**9)
-
-
 def test_fits_says_no_only_if_it_is_known() -> None:
     """A request is too large for an endpoint only if its capacity is known to be smaller."""
     endpoint = made()

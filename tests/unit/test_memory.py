@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
 from ext_authz.admission.climb import Climb
 from ext_authz.admission.endpoints import EndpointState
-from ext_authz.admission.memory import Memory, card_growth_ratio, is_short
+from ext_authz.admission.memory import (
+    Memory,
+    cache_tokens,
+    card_growth_ratio,
+    is_card_full,
+    room_tokens,
+)
 from ext_authz.admission.selection import choose
 from ext_authz.admission.view import PoolState
 from ext_authz.model import Reason
 from ext_authz.overload import MemoryRules
 from ext_authz.settings import Pool
 from ext_authz.snapshot import EndpointSample
-from tests.support.world import pool
+from tests.support.world import pool, sample
 
 RULES = MemoryRules()
 EVERY_S = 0.5
@@ -74,6 +81,10 @@ FULL_CARD = EndpointSample(
 )  # fmt: skip
 
 
+def room_in(endpoint: EndpointState, spec: Pool, now: float) -> float:
+    return room_tokens(endpoint, *cache_tokens(endpoint, spec, now))
+
+
 def test_the_guard_is_tightened_and_relaxed() -> None:
     spec = replace(pool("p", 8, 1), kv_guard_ratio=0.85)
     endpoint, memory = endpoint_of(spec, FULL_CARD), Memory()
@@ -87,12 +98,43 @@ def test_the_guard_is_tightened_and_relaxed() -> None:
         memory.look([(spec, endpoint)], RULES, now)
     # 6600 of 10,000 tokens are taken: under the guard, and over the tightened one.
     assert endpoint.tightened == pytest.approx(0.25)
-    assert is_short(endpoint, spec, 0, 10.0)
+    assert room_in(endpoint, spec, 10.0) == pytest.approx(6000.0 - 6600.0)
     for _ in range(10):
         now += EVERY_S
         memory.look([(spec, endpoint)], RULES, now)
     assert endpoint.tightened == 0.0
-    assert not is_short(endpoint, spec, 0, 10.0)
+    assert room_in(endpoint, spec, 10.0) == pytest.approx(8500.0 - 6600.0)
+
+
+def test_cache_counts_reservations_before_the_gauge_shows_them() -> None:
+    """The larger of gauge and own reservations is taken."""
+    spec = replace(pool("p", 8, 1), kv_guard_ratio=0.85)
+    endpoint = EndpointState(spec.endpoints[0])
+    assert room_in(endpoint, spec, 0.0) == inf
+    address = spec.endpoints[0].address
+    endpoint.observe(sample(address, 0.0, kv=(0.1, 1000.0)))
+    assert room_in(endpoint, spec, 0.0) == 750.0
+    endpoint.reserve(600)
+    assert room_in(endpoint, spec, 0.0) == 250.0
+    endpoint.observe(sample(address, 0.5, kv=(0.9, 1000.0)))
+    assert room_in(endpoint, spec, 0.5) == -50.0
+
+
+def test_a_gauge_that_is_too_old_says_nothing() -> None:
+    """Our own reservations are what is left."""
+    spec = pool("p", 8, 1)
+    endpoint = endpoint_of(spec, replace(FULL_CARD, kv_usage_ratio=0.9))
+    old_s = 10.0 + spec.staleness.lifetime_s
+    assert room_in(endpoint, spec, old_s) == -500.0
+    assert room_in(endpoint, spec, old_s + 0.1) == 8500.0
+
+
+def test_cache_without_capacity_is_the_gauge_alone() -> None:
+    """An engine that names no capacity leaves the size of a request unknown."""
+    spec = pool("p", 8, 1)
+    for used_ratio, room in ((0.4, inf), (0.86, -inf), (None, inf)):
+        told = replace(FULL_CARD, kv_usage_ratio=used_ratio, kv_capacity_tokens=None)
+        assert room_in(endpoint_of(spec, told), spec, 10.0) == room
 
 
 def test_a_guard_below_the_tightest_stays() -> None:
@@ -107,18 +149,21 @@ def test_a_guard_below_the_tightest_stays() -> None:
 def test_a_card_full_of_cache_admits_where_the_cache_is_empty() -> None:
     """vLLM at 92 % of the card's memory with 5 % of its cache in use."""
     spec = pool("p", 8, 1)
-    assert not is_short(endpoint_of(spec, FULL_CARD), spec, 100, 10.0)
+    endpoint = endpoint_of(spec, FULL_CARD)
+    assert room_in(endpoint, spec, 10.0) == 8000.0
+    choice = choose(PoolState(spec, (endpoint,)), 100, 10.0)
+    assert choice.endpoint is endpoint
 
 
 def test_where_memory_is_taken_on_demand_the_card_is_the_guard() -> None:
     spec = replace(pool("p", 8, 1), device_guard_ratio=0.85)
-    assert is_short(endpoint_of(spec, FULL_CARD), spec, 100, 10.0)
+    assert is_card_full(endpoint_of(spec, FULL_CARD), spec, 10.0)
     for unknown in (
         replace(FULL_CARD, device_memory_ratio=None),
         replace(FULL_CARD, device_at_s=10.0 - spec.staleness.lifetime_s - 1.0),
         replace(FULL_CARD, device_memory_ratio=0.84),
     ):
-        assert not is_short(endpoint_of(spec, unknown), spec, 100, 10.0)
+        assert not is_card_full(endpoint_of(spec, unknown), spec, 10.0)
 
 
 def test_what_a_card_has_no_room_for_says_so() -> None:
@@ -134,10 +179,9 @@ def test_an_old_reading_is_taken_for_more() -> None:
     more from 0.42 of that age."""
     spec = replace(pool("p", 8, 1), device_guard_ratio=0.85)
     lifetime_s = spec.staleness.lifetime_s
-    sample = replace(FULL_CARD, device_memory_ratio=0.8)
-    assert not is_short(endpoint_of(spec, sample), spec, 0, 10.0 + 0.4 * lifetime_s)
-    old = replace(sample, kv_usage_ratio=None, kv_capacity_tokens=None)
-    assert is_short(endpoint_of(spec, old), spec, 0, 10.0 + 0.45 * lifetime_s)
+    told = replace(FULL_CARD, device_memory_ratio=0.8)
+    assert not is_card_full(endpoint_of(spec, told), spec, 10.0 + 0.4 * lifetime_s)
+    assert is_card_full(endpoint_of(spec, told), spec, 10.0 + 0.45 * lifetime_s)
 
 
 def test_growth_of_a_card_is_counted_from_when_nothing_ran() -> None:

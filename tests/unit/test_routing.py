@@ -15,7 +15,7 @@ from ext_authz.admission.controller import Controller
 from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.looking import instead, seen
 from ext_authz.admission.policies import POLICIES
-from ext_authz.admission.selection import choose, occupying
+from ext_authz.admission.selection import choose
 from ext_authz.admission.view import View
 from ext_authz.model import Reason
 from ext_authz.overload import Mode
@@ -220,7 +220,7 @@ def test_a_pool_takes_what_one_of_its_endpoints_takes(
     assert view is not None
     takes: dict[EndpointState, View] = {}
     for endpoint in routed.pool.endpoints:
-        occupied = occupying(endpoint, routed.pool, ask.estimate.kv_tokens, 0.1)
+        occupied = routed.pool.roster.occupying(endpoint, ask.estimate.kv_tokens, 0.1)
         if occupied is not None:
             other = instead(least, endpoint, occupied, 0.1)
             if objects(other) is None:

@@ -132,6 +132,15 @@ class Residuals:
         """The least that `late` says of anything, for the misses of late."""
         return max(0.0, min(self._shift, MOST_DOUBT)) if self.known else 0.0
 
+    @property
+    def least(self) -> float:
+        """What `late` says of something for which there is more time than any took."""
+        if not self.known:
+            return 0.0
+        many, doubt = len(self._ordered), self._shift
+        chance = 1.0 - many / (many + 1) + (doubt if doubt < MOST_DOUBT else MOST_DOUBT)
+        return chance if chance > 0.0 else 0.0
+
     def beyond(self, seconds: float, predicted_s: float) -> float:
         """The part of recent requests that took longer than `seconds` where so much was predicted
         as `predicted_s` is here."""
