@@ -19,20 +19,14 @@ from loadtest.demo.killing import Kill
 from loadtest.demo.measure import ALL, Figures, Point, figures, read_points
 from loadtest.demo.plan import DEMO, STATIC_LIMITS, STATIC_SECONDS, Plan
 from loadtest.demo.report import table, write_page
-from loadtest.demo.stack import (
-    Gate,
-    Stack,
-    control,
-    start,
-    start_k6,
-    unanswered_checks,
-)
+from loadtest.demo.stack import Gate, Stack, start, start_k6
 from loadtest.demo.variants import (
     Config,
     with_static_limit,
     without_access_log,
     without_gate,
 )
+from loadtest.parts import control, unanswered_checks
 
 EXAMPLES = """\
 examples:
@@ -106,14 +100,14 @@ def run(variant: Variant, plan: Plan) -> Run:
         started = start(plan, work, stack, variant.change, gate)
         if variant.blind:
             for backend in started.backends:
-                control(backend, metrics="missing")
+                control(backend.url, metrics="missing")
         trouble = _trouble(variant, started)
         k6, points_file = start_k6(plan, started.url, work, stack)
         _watch(variant, plan, k6.poll, trouble)
         if k6.wait() != 0:
             raise RuntimeError(f"k6 failed:\n{k6.output()[-2000:]}")
         points, first_unix_s = read_points(points_file)
-        if variant.gate and (unanswered := unanswered_checks(started)):
+        if variant.gate and (unanswered := unanswered_checks(started.envoy_admin_url)):
             # Said aloud, because it spoils the figures: usually a machine without a free core.
             print(f"{variant.title}: {unanswered} checks got no answer in time", file=sys.stderr)
         rows = figures(points, plan)

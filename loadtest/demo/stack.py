@@ -6,8 +6,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
-import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -21,9 +19,9 @@ from loadtest.demo.feeding import Feed, start_agents, start_forwarder, wait_for_
 from loadtest.demo.log_way import LogWay
 from loadtest.demo.plan import AGENT_INTERVAL_MS, SCRAPE_INTERVAL_MS, Plan, Server
 from loadtest.demo.variants import Config
+from loadtest.parts import BIN, fetch, rendered, start_backend, start_envoy, start_gate
 from loadtest.processes import Process, answers_200, free_port
 
-BIN = Path(sys.executable).parent
 SCENARIO = Path(__file__).with_name("scenario.js")
 
 
@@ -113,11 +111,9 @@ def start_backends(plan: Plan, work: Path, stack: ExitStack) -> tuple[Backend, .
     """One process for each server of the plan."""
     backends = []
     for index, server in enumerate(plan.servers):
-        port = free_port()
-        command = [sys.executable, "-m", "loadtest.backend", "--profile", server.profile]
-        command += ["--port", str(port), "--seed", str(index + 1), "--model", "demo"]
-        process = stack.enter_context(Process(command, work / f"backend-{index}.log"))
-        backends.append(Backend(server, f"http://127.0.0.1:{port}", process))
+        arguments = ["--profile", server.profile, "--seed", str(index + 1), "--model", "demo"]
+        url, process = start_backend(arguments, work / f"backend-{index}.log", stack)
+        backends.append(Backend(server, url, process))
     for backend in backends:
         backend.process.wait_ready(partial(answers_200, f"{backend.url}/health"))
     return tuple(backends)
@@ -154,20 +150,14 @@ def start(
     admin_url = f"http://127.0.0.1:{ports['admin']}"
     feed = Feed(forwarder=forwarder)
     if gate.wanted:
-        command = [str(BIN / "ext-authz"), "serve", "--config", str(config)]
-        process = stack.enter_context(Process(command, work / "gate.log"))
-        process.wait_ready(partial(answers_200, f"{admin_url}/readyz"))
+        start_gate(config, admin_url, work, stack)
         direct = [backend.url for backend in backends]
         feed = replace(feed, agents=start_agents(direct, ports["feedback"], work, stack))
         wait_for_both(feed, admin_url)
-    envoy_yaml, rendered = work / "envoy.yaml", change(_rendered(config, ports["envoy"]))
+    edge = change(rendered(config, ports["envoy"]))
     log_way = LogWay(ports["grpc"], work, stack) if gate.log_forwarded else None
-    envoy_yaml.write_text(yaml.safe_dump(log_way.lead(rendered) if log_way else rendered))
-    command = [str(BIN / "envoy"), "-c", str(envoy_yaml), "--log-level", "warning"]
-    command += ["--disable-hot-restart", "--concurrency", "1"]
-    process = stack.enter_context(Process(command, work / "envoy.log"))
     url = f"http://127.0.0.1:{ports['edge']}"
-    process.wait_ready(partial(answers_200, f"{url}/healthz"))
+    start_envoy(log_way.lead(edge) if log_way else edge, url, work, stack)
     envoy_admin = f"http://127.0.0.1:{ports['envoy']}"
     return Stack(url, envoy_admin, admin_url if gate.wanted else None, backends, feed, log_way)
 
@@ -197,35 +187,7 @@ def start_k6(plan: Plan, url: str, work: Path, stack: ExitStack) -> tuple[Proces
     return stack.enter_context(process), points
 
 
-def control(backend: Backend, **faults: object) -> None:
-    """Switch a fault of a backend on or off."""
-    request = urllib.request.Request(  # noqa: S310  loopback
-        f"{backend.url}/control",
-        data=json.dumps(faults).encode(),
-        headers={"content-type": "application/json"},
-        method="POST",
-    )
-    urllib.request.urlopen(request, timeout=5).close()  # noqa: S310  loopback
-
-
 def in_flight(stack: Stack) -> int:
     """Reservations that the gate holds."""
-    with urllib.request.urlopen(f"{stack.admin_url}/debug/status", timeout=5) as answer:  # noqa: S310  loopback
-        held: int = json.load(answer)["in_flight"]
+    held: int = fetch(f"{stack.admin_url}/debug/status")["in_flight"]
     return held
-
-
-def unanswered_checks(stack: Stack) -> int:
-    """Checks that Envoy sent and gave up on."""
-    url = f"{stack.envoy_admin_url}/stats?filter=^http.edge.ext_authz.gate.error$"
-    with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  loopback
-        _, _, value = answer.read().decode().partition(":")
-    return int(value or 0)
-
-
-def _rendered(config: Path, admin_port: int) -> Config:
-    from ext_authz.config.compile import load
-    from ext_authz.deploy.envoy import render_envoy
-
-    rendered: Config = yaml.safe_load(render_envoy(load(config).settings, admin_port))
-    return rendered
