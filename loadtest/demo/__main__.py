@@ -20,7 +20,7 @@ from loadtest.demo.measure import ALL, Figures, Point, figures, read_points
 from loadtest.demo.plan import DEMO, STATIC_LIMITS, STATIC_SECONDS, Plan
 from loadtest.demo.report import table, write_page
 from loadtest.demo.stack import Gate, Stack, start, start_k6
-from loadtest.demo.variants import (
+from loadtest.edge import (
     Config,
     with_static_limit,
     without_access_log,

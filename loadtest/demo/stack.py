@@ -18,7 +18,7 @@ import yaml
 from loadtest.demo.feeding import Feed, start_agents, start_forwarder, wait_for_both
 from loadtest.demo.log_way import LogWay
 from loadtest.demo.plan import AGENT_INTERVAL_MS, SCRAPE_INTERVAL_MS, Plan, Server
-from loadtest.demo.variants import Config
+from loadtest.edge import Config
 from loadtest.parts import BIN, fetch, rendered, start_backend, start_envoy, start_gate
 from loadtest.processes import Process, answers_200, free_port
 

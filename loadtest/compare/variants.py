@@ -1,0 +1,116 @@
+"""What is compared: the product, and what a user would pick instead inside the same Envoy.
+
+A rival gets the same hardware as the product, and a careful operator who knows it: traffic is split
+over all pools by their true capacity, within a pool it goes to the least loaded endpoint, dead ones
+are noticed within two seconds, and what is late is cut off, so that nobody works for a client who
+has no use for it. Refusals carry the `Retry-After: 1` that the rendered configuration gives to all
+of Envoy's own. Limits and rates are swept; other settings are the best of those that were tried,
+not the defaults. Only `nothing` is left as it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from loadtest import edge
+from loadtest.compare import filters
+from loadtest.compare.site import Site
+from loadtest.edge import Config
+
+NOTHING, STATIC, RATE = "nothing", "static_limit", "static_rate"
+ADAPTIVE, ADMISSION, PRODUCT = "adaptive_concurrency", "admission_control", "product"
+NAMES = (NOTHING, STATIC, RATE, ADAPTIVE, ADMISSION, PRODUCT)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to run a scenario. `change` makes its Envoy configuration of the rendered one, which
+    it may change in place; `limit` is what a sweep found: requests in flight, or requests a second,
+    of all together."""
+
+    name: str
+    title: str
+    change: Callable[[Config], Config]
+    gate: bool = False
+    limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What was best for a scenario: requests in flight by pool, and requests a second of all keys
+    together."""
+
+    limits: Mapping[str, int]
+    rate_rps: float
+
+
+def variants(site: Site, swept: Swept) -> dict[str, Variant]:
+    """All of them by name, the product last."""
+    found = (
+        nothing(site),
+        static_limit(site, swept.limits),
+        static_rate(site, swept.rate_rps),
+        adaptive_concurrency(site),
+        admission_control(site),
+        product(),
+    )
+    return {variant.name: variant for variant in found}
+
+
+def nothing(site: Site) -> Variant:
+    """Envoy lets everything pass, for as long as it takes."""
+    return Variant(NOTHING, "nothing", partial(_shared, site))
+
+
+def static_limit(site: Site, limits: Mapping[str, int]) -> Variant:
+    """A circuit breaker for each pool."""
+    words = ", ".join(f"{pool} {limit}" for pool, limit in limits.items())
+    return Variant(
+        STATIC,
+        f"static limit ({words})",
+        lambda config: edge.with_limits(_careful(site, config), limits),
+        limit=sum(limits.values()),
+    )
+
+
+def static_rate(site: Site, rate_rps: float) -> Variant:
+    """A bucket for each key, all of them `rate_rps` together, in proportion to their weights."""
+    return Variant(
+        RATE,
+        f"static rate of each key ({rate_rps:g}/s together)",
+        partial(_filtered, site, filters.key_rates(site.keys, rate_rps)),
+        limit=rate_rps,
+    )
+
+
+def adaptive_concurrency(site: Site, settings: filters.Gradient = filters.GRADIENT) -> Variant:
+    """Envoy's gradient controller, one for all pools: the filter does not exist for a cluster."""
+    change = partial(_filtered, site, filters.gradient(settings, site.idle_s))
+    return Variant(ADAPTIVE, "adaptive_concurrency", change)
+
+
+def admission_control(site: Site, settings: filters.Rejecting = filters.REJECTING) -> Variant:
+    """Envoy's refusals by success rate. It sees only statuses: without the 504s of what is cut off
+    it would do nothing here."""
+    change = partial(_filtered, site, filters.rejecting(settings))
+    return Variant(ADMISSION, "admission_control", change)
+
+
+def product() -> Variant:
+    """The rendered configuration as it is."""
+    return Variant(PRODUCT, "ext-authz", lambda config: config, gate=True)
+
+
+def _shared(site: Site, config: Config) -> Config:
+    config = edge.with_split(edge.without_gate(config), site.pools)
+    return edge.with_watched_endpoints(config, site.speeds)
+
+
+def _careful(site: Site, config: Config) -> Config:
+    return edge.with_timeouts(_shared(site, config), site.promises_s)
+
+
+def _filtered(site: Site, http_filter: Config, config: Config) -> Config:
+    return edge.with_filter(_careful(site, config), http_filter)
