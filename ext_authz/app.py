@@ -10,14 +10,14 @@ import gc
 import logging
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from ext_authz.clock import SystemClock
-from ext_authz.config.compile import Loaded, load
+from ext_authz.config.compile import Loaded
 from ext_authz.config.watch import ConfigWatcher
 from ext_authz.errors import ConfigError, Problem, TelemetryError
 from ext_authz.fleet import Fleet, Listeners
@@ -28,11 +28,12 @@ from ext_authz.process import loop_factory
 from ext_authz.serving.access_log import AccessLogSink
 from ext_authz.serving.check import CheckService
 from ext_authz.serving.codec import Codec
+from ext_authz.serving.cohort import Check
 from ext_authz.serving.gate import Gate
 from ext_authz.serving.server import GrpcHost
 from ext_authz.serving.tap import TapService
-from ext_authz.serving.wire import compile_messages
-from ext_authz.settings import Settings
+from ext_authz.serving.wire import Wire, compile_messages
+from ext_authz.settings import ServerSettings, Settings
 from ext_authz.snapshot import EndpointSample
 from ext_authz.state.keeper import Keeper
 from ext_authz.web.admin import AdminServer, Inside
@@ -41,6 +42,19 @@ log = logging.getLogger(__name__)
 
 # How often leases are looked at while no request does it.
 TICK_S = 0.25
+
+
+class Host(Protocol):
+    """What takes the calls in."""
+
+    async def start(self) -> int:
+        """Serve; the port. Raises OSError if the address cannot be had."""
+
+    async def drain(self) -> None:
+        """Finish what is running and let go."""
+
+
+HostMaker = Callable[[ServerSettings, Wire, Check, AccessLogSink, TapService], Host]
 
 
 def decision_ids() -> Iterator[str]:
@@ -52,7 +66,9 @@ def decision_ids() -> Iterator[str]:
 class App:
     """One running server."""
 
-    def __init__(self, path: Path, loaded: Loaded, rng: Random) -> None:
+    def __init__(
+        self, path: Path, loaded: Loaded, rng: Random, make_host: HostMaker = GrpcHost
+    ) -> None:
         self._clock = SystemClock()
         self._metrics = Metrics()
         self._fleet = self._make_fleet(loaded)
@@ -65,7 +81,7 @@ class App:
         sink = AccessLogSink(self._gate, codec, self._clock)
         taps = TapService(self._gate, codec, self._clock)
         self._codec = codec
-        self._host = GrpcHost(settings.server, wire, checks.check, sink, taps)
+        self._host = make_host(settings.server, wire, checks.check, sink, taps)
         self._lookout = Lookout(self._gate, self._fleet, self._clock, loaded)
         self._lookout.wire(self._metrics)
         self._keeper = Keeper(
@@ -104,12 +120,8 @@ class App:
         except TelemetryError as error:
             raise place(loaded, error) from error
 
-    async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, then drain."""
-        ended = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, ended.set)
+    async def run(self, ended: asyncio.Event) -> None:
+        """Serve until `ended` is set, then drain."""
         server = self._gate.settings.server
         self._keeper.start()
         self._fleet.start()
@@ -200,17 +212,18 @@ def place(loaded: Loaded, error: TelemetryError) -> ConfigError:
     return ConfigError((Problem(str(loaded.files[0]), 1, field, str(error), remedy),))
 
 
-def serve(path: Path) -> None:
-    """Run a server from the configuration at `path`.
+def serve(path: Path, loaded: Loaded) -> None:
+    """Run a server from the configuration that was loaded from `path`, until SIGTERM or SIGINT.
 
     Raises ConfigError if it cannot run.
     """
-    loaded = load(path)
-    for problem in loaded.warnings:
-        log.warning("%s", problem)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_run(path, loaded))
 
 
 async def _run(path: Path, loaded: Loaded) -> None:
-    await App(path, loaded, Random()).run()  # noqa: S311  jitter, not secrets
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    await App(path, loaded, Random()).run(ended)  # noqa: S311  jitter, not secrets

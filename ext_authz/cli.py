@@ -10,6 +10,7 @@ import argparse
 import getpass
 import http.client
 import json
+import logging
 import sys
 import urllib.error
 import urllib.parse
@@ -23,6 +24,9 @@ from ext_authz.errors import ConfigError, ExtAuthzError
 from ext_authz.process import log_to_stderr
 from ext_authz.replaying import add_replay_command
 
+log = logging.getLogger(__name__)
+
+HOSTS = ("grpc", "pyvoy")
 ADMIN = "127.0.0.1:9002"
 
 EXAMPLES = """\
@@ -65,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="run the server")
     serve.add_argument("--config", type=Path, required=True, metavar="FILE")
     serve.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    serve.add_argument("--host", choices=HOSTS, help="what takes the calls in (server.host)")
     serve.set_defaults(run=_serve)
 
     check = commands.add_parser("check", help="report every problem of a configuration")
@@ -145,9 +150,18 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    from ext_authz.config.compile import load
+
+    loaded = load(arguments.config)
+    for problem in loaded.warnings:
+        log.warning("%s", problem)
+    if (arguments.host or loaded.settings.server.host) == "pyvoy":
+        from ext_authz.pyvoy.supervise import supervise
+
+        return supervise(arguments.config, loaded, arguments.log_level)
     from ext_authz.app import serve
 
-    serve(arguments.config)
+    serve(arguments.config, loaded)
     return 0
 
 

@@ -44,11 +44,8 @@ class FallbackAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CostRules:
-    """Prices before anything is learned.
-
-    `bytes_per_token` 4: natural text lies between 2.0 and 6.1 UTF-8 bytes a token over common
-    tokenisers and languages.
-    """
+    """Prices before anything is learned. Natural text has 2.0 to 6.1 UTF-8 bytes a token over
+    common tokenisers and languages."""
 
     bytes_per_token: float = 4.0
     image_tokens: int = 1000
@@ -252,13 +249,15 @@ class EdgeSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Our own listeners. `key_headers` is the order in which a key is looked for."""
+    """Our own listeners. `key_headers` is the order in which a key is looked for; `host` is what
+    takes the calls in, `grpc` or `pyvoy`."""
 
     grpc_listen: str
     admin_listen: str
     key_headers: tuple[str, ...]
     drain_s: float
     max_message_bytes: int
+    host: str = "grpc"
 
 
 @dataclass(frozen=True, slots=True)

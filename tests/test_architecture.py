@@ -15,6 +15,7 @@ PACKAGE = ROOT / "ext_authz"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("ext_authz.__main__",),
     ("ext_authz.cli",),
+    ("ext_authz.pyvoy",),
     ("ext_authz.app", "ext_authz.agent", "ext_authz.replaying"),
     ("ext_authz.lookout",),
     ("ext_authz.fleet", "ext_authz.plan"),
@@ -152,10 +153,10 @@ def test_only_one_module_reads_the_clock(name: str) -> None:
 
 def test_every_module_is_used() -> None:
     """A module that nobody imports is dead; only the entry points are called from outside: the
-    command, and the simulation, which load tests and scenarios drive."""
+    command, the simulation, which load tests and scenarios drive, and what pyvoy loads by name."""
     used = {i for name in MODULES for i in imported(name)}
     packages = {n for n, path in MODULES.items() if path.name == "__init__.py"}
-    entries = {"ext_authz.__main__", "ext_authz.simulation.world"}
+    entries = {"ext_authz.__main__", "ext_authz.simulation.world", "ext_authz.pyvoy.inside"}
     assert set(MODULES) - used - packages == entries
 
 

@@ -65,6 +65,7 @@ def build(
             key_headers=tuple(server.api_key_headers),
             drain_s=server.drain,
             max_message_bytes=server.max_message_bytes,
+            host=server.host,
         ),
         telemetry=TelemetrySettings(source_settings(config, base)),
         keys=MappingProxyType(dict(keys)),

@@ -232,6 +232,7 @@ class Learning(Section):
 class Server(Section):
     """Our own listeners."""
 
+    host: Annotated[str, choice("grpc", "pyvoy")] = "grpc"
     grpc_listen: Listen = "0.0.0.0:9001"
     admin_listen: Listen = "127.0.0.1:9002"
     api_key_headers: Annotated[list[Header], Field(min_length=1, max_length=8)] = Field(

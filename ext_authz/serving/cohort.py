@@ -50,13 +50,17 @@ class Cohorts:
 
         One whose caller has left meanwhile is not decided at all.
         """
+        return await self.ask(request, deadline)
+
+    def ask(self, request: bytes, deadline: Deadline) -> asyncio.Future[bytes]:
+        """The same as a future, to be cancelled when the caller leaves."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
         self._waiting.append((request, deadline, answer))
         if len(self._waiting) == 1:
             self._until_s = loop.time() + LONGEST_S
             loop.call_soon(self._turn, loop, 1, QUIET_TURNS)
-        return await answer
+        return answer
 
     def _turn(self, loop: asyncio.AbstractEventLoop, seen: int, turns: int) -> None:
         """One turn of the loop is over, after which `seen` were waiting the last time."""

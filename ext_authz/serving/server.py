@@ -6,8 +6,8 @@ import asyncio
 import gc
 import logging
 import sys
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 from grpc import aio
@@ -16,16 +16,13 @@ from grpc_reflection.v1alpha import reflection
 
 from ext_authz.serving.access_log import AccessLogSink
 from ext_authz.serving.cohort import Check, Cohorts
+from ext_authz.serving.services import ACCESS_LOG, AUTHORIZATION, TAP
+from ext_authz.serving.streams import Streams
 from ext_authz.serving.tap import TapService
 from ext_authz.serving.wire import Wire
 from ext_authz.settings import ServerSettings
 
-AUTHORIZATION = "envoy.service.auth.v3.Authorization"
-ACCESS_LOG = "envoy.service.accesslog.v3.AccessLogService"
-TAP = "envoy.service.ext_proc.v3.ExternalProcessor"
-
 _GRPC_LOG = "grpc._cython.cygrpc"
-_Result = TypeVar("_Result")
 
 # grpc.aio leaves a cycle behind at every call, so that the collector has to run. Its usual 700
 # objects are about what the calls of a busy moment hold: it would walk through live ones mostly,
@@ -73,7 +70,7 @@ class GrpcHost:
         cohorts = Cohorts(check)
         self._sink = sink
         self._taps = taps
-        self._streams: set[asyncio.Task[Any]] = set()
+        self._streams = Streams()
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack it
         self._thresholds = gc.get_threshold()
         self._switch_s = sys.getswitchinterval()
@@ -127,30 +124,16 @@ class GrpcHost:
         await self.set_serving(False)
         stopping = asyncio.ensure_future(self._server.stop(self._settings.drain_s))
         await asyncio.sleep(0)  # lets it begin, so that no stream is opened here again
-        for stream in self._streams:
-            stream.cancel()
+        self._streams.drain()
         await stopping
         gc.set_threshold(*self._thresholds)
         sys.setswitchinterval(self._switch_s)
 
     async def _on_access_logs(self, messages: AsyncIterator[bytes], context: Any) -> bytes:
         del context
-        return await self._until_drained(self._sink.consume(messages)) or b""
+        return await self._streams.until_drained(self._sink.consume(messages)) or b""
 
     async def _on_answer(self, messages: AsyncIterator[bytes], context: Any) -> None:
         # Nothing is ever said: Envoy does not wait for it, and to return is to be told no more.
         del context
-        await self._until_drained(self._taps.follow(messages))
-
-    async def _until_drained(self, work: Coroutine[Any, Any, _Result]) -> _Result | None:
-        """What `work` gives, None if it had to end before."""
-        task = asyncio.ensure_future(work)
-        self._streams.add(task)
-        try:
-            # Waited for, not awaited: a handler that raises CancelledError ends without a
-            # status, and its stream would stay open and swallow entries until the drain is over.
-            await asyncio.wait({task})
-        finally:
-            task.cancel()
-            self._streams.discard(task)
-        return None if task.cancelled() else task.result()
+        await self._streams.until_drained(self._taps.follow(messages))

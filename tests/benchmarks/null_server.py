@@ -7,7 +7,8 @@ import sys
 import grpc
 import uvloop
 
-from ext_authz.serving.server import AUTHORIZATION, options
+from ext_authz.serving.server import options
+from ext_authz.serving.services import AUTHORIZATION
 from tests.benchmarks.names import DATA
 from tests.support.settings import make_settings
 

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from ext_authz.serving.server import ACCESS_LOG, AUTHORIZATION
+from ext_authz.serving.services import ACCESS_LOG, AUTHORIZATION
 from tests.support.processes import eventually
 from tests.support.service import WIRE, chat
 from tests.support.stack import CHAT, KEYS, Engines, engine_stack

@@ -11,7 +11,7 @@ import grpc
 import pytest
 import yaml
 
-from ext_authz.serving.server import AUTHORIZATION
+from ext_authz.serving.services import AUTHORIZATION
 from tests.support.processes import eventually
 from tests.support.service import chat
 from tests.support.stack import CHAT, KEYS, digest, engine_stack, make_config

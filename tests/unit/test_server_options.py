@@ -16,15 +16,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from ext_authz.serving.server import (
-    ACCESS_LOG,
-    AUTHORIZATION,
     COLLECT_AFTER,
     SWITCH_S,
-    TAP,
     GrpcHost,
     is_worth_logging,
     options,
 )
+from ext_authz.serving.services import ACCESS_LOG, AUTHORIZATION, TAP
 from ext_authz.settings import ServerSettings
 from tests.support.processes import eventually
 from tests.support.service import WIRE, Service

@@ -17,7 +17,8 @@ from ext_authz.model import Outcome, Verdict
 from ext_authz.overload import HoldRules
 from ext_authz.serving.check import CheckService
 from ext_authz.serving.cohort import Cohorts
-from ext_authz.serving.server import AUTHORIZATION, GrpcHost
+from ext_authz.serving.server import GrpcHost
+from ext_authz.serving.services import AUTHORIZATION
 from ext_authz.snapshot import EndpointSample
 from tests.support.access_log_entries import USUAL
 from tests.support.service import WIRE, Service, chat

@@ -1,0 +1,1 @@
+"""The fast host: this server inside an Envoy that pyvoy brings (docs/hosts.md)."""
