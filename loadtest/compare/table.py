@@ -48,7 +48,7 @@ def one(times: float, **more: object) -> tuple[Tenant, ...]:
     return (replace(Tenant("solo", steady(times)), **more),)  # type: ignore[arg-type]
 
 
-def _storm(retries: Retries, about: str) -> Scenario:
+def _storm(retries: Retries, about: str, gives_up_s: float = 4.0) -> Scenario:
     """A base load, and for twelve seconds much more than there is, from clients that come back."""
     rush = (Phase(STORM_FROM_S, STORM_UNTIL_S, 1.5),)
     return Scenario(
@@ -56,7 +56,7 @@ def _storm(retries: Retries, about: str) -> Scenario:
         servers=(FAST,),
         tenants=(
             Tenant("base", steady(0.35)),
-            Tenant("rush", rush, retries=retries),
+            Tenant("rush", rush, retries=retries, gives_up_s=gives_up_s),
         ),
         capacity_rps=37.0, measured_s=25, innocent="base", storm_ends_s=STORM_UNTIL_S,
     )  # fmt: skip
@@ -155,7 +155,7 @@ KINDS = (
 )  # fmt: skip
 
 STORMS = (
-    _storm(Retries.OBEY, "from clients that come back when told"),
+    _storm(Retries.OBEY, "from clients that come back when told", 10.0),
     _storm(Retries.BACKOFF, "from clients that back off by themselves"),
     _storm(Retries.HAMMER, "from clients that come back four times a second"),
 )

@@ -71,7 +71,9 @@ export const options = {
 };
 
 export function setup() {
-  return { began_ms: Date.now() + 300 };
+  const began_ms = Date.now() + 300;
+  if (lines) console.log(JSON.stringify({ began_unix_ms: began_ms, seed, name: plan.name }));
+  return { began_ms };
 }
 
 export function send(data) {
@@ -153,8 +155,4 @@ function count(request, seen) {
   kept.add(inTime, tags);
   latency.add(seen.took_ms, tags);
   if (seen.ttft_ms !== undefined) ttft.add(seen.ttft_ms, tags);
-}
-
-export function teardown(data) {
-  if (lines) console.log(JSON.stringify({ began_unix_ms: data.began_ms, seed, name: plan.name }));
 }

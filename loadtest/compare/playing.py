@@ -1,0 +1,178 @@
+"""Plays one variant of one scenario: starts all, lets k6 send, makes happen what is to happen, and
+asks the servers what they had."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loadtest.compare.machine import Meter
+from loadtest.compare.measures import measured, series
+from loadtest.compare.outcome import Cpu, Run
+from loadtest.compare.plans import written
+from loadtest.compare.scenario import Event, Killed, Scenario, Telemetry, Throttled
+from loadtest.compare.stack import Changing, Stack, start
+from loadtest.compare.tries import Sent, Try, read
+from loadtest.compare.truth import Served, read_log
+from loadtest.parts import BIN, control, fetch, unanswered_checks
+from loadtest.processes import Process
+
+SCRIPT = Path(__file__).parents[1] / "k6" / "load.js"
+# k6 when a threshold of its script was not held.
+MISSED = 99
+LOOK_S = 0.25
+Tick = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """What a run left, before anything is worked out. `asked` counts by path what the servers were
+    asked for by all but the load test."""
+
+    sent: Sent
+    served: tuple[Served, ...]
+    cpu: Cpu
+    asked: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def play(
+    scenario: Scenario,
+    variant: Changing,
+    seed: int = 1,
+    round_: int = 1,
+    limit: float | None = None,
+    tick: Tick = lambda _s: None,
+) -> Run:
+    """One run from beginning to end. `limit` is the best static limit of the first pool's servers
+    together, by which refusals are judged. `tick` is told the seconds of load played so far."""
+    at_unix_s = time.time()
+    raw = play_raw(scenario, variant, seed, tick)
+    tries, served = raw.sent.tries, raw.served
+    return Run(
+        scenario=scenario.name,
+        variant=variant.name,
+        round=round_,
+        seed=seed,
+        at_unix_s=round(at_unix_s, 1),
+        cpu=raw.cpu,
+        measured=measured(scenario, tries, served, limit),
+        series=series(scenario, tries, served, limit),
+        limit=variant.limit,
+        notes=raw.notes,
+    )
+
+
+def play_raw(
+    scenario: Scenario, variant: Changing, seed: int = 1, tick: Tick = lambda _s: None
+) -> Raw:
+    """As `play`, without working anything out."""
+    with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="loadtest-") as folder:
+        work = Path(folder)
+        started = start(scenario, variant, work, stack)
+        console = work / "tries.jsonl"
+        k6 = stack.enter_context(start_k6(scenario, started.url, seed, console))
+        meter, logs = Meter(), dict[int, Any]()
+        began_s = _wait_began(console, k6)
+        due = sorted(scenario.events, key=lambda event: event.at_s)
+        limit_s = scenario.until_s + scenario.patience_s + 60.0
+        while k6.poll() is None:
+            now = time.time() - began_s
+            while due and due[0].at_s <= now:
+                _happen(due.pop(0), started, logs)
+            if now > limit_s:
+                raise TimeoutError(f"the load generator did not end in {limit_s:g} s")
+            meter.look()
+            tick(now)
+            time.sleep(LOOK_S)
+        if k6.wait() not in (0, MISSED):
+            raise RuntimeError(f"k6 failed:\n{k6.output()[-2000:]}")
+        with console.open() as lines:
+            sent = read(lines)
+        for index in set(range(len(started.backends))) - set(logs):
+            logs[index] = _log(started, index)
+        return Raw(
+            sent=sent,
+            served=_served(scenario, logs, sent.began_unix_s),
+            cpu=meter.cpu(time.time() - began_s, late_p99_s(sent.tries)),
+            asked=_asked(logs),
+            notes=_notes(started),
+        )
+
+
+def start_k6(scenario: Scenario, url: str, seed: int, console: Path) -> Process:
+    """The load generator, which prints its tries into `console`."""
+    plan = console.with_name("plan.json")
+    plan.write_text(written(scenario))
+    command = [str(BIN / "k6"), "run", "--quiet", "--no-usage-report", "--no-summary"]
+    command += ["--address", "", "--log-format", "raw", "--console-output", str(console)]
+    variables = {"PLAN": plan, "TARGET": url, "SEED": seed, "LINES": 1}
+    for name, value in variables.items():
+        command += ["-e", f"{name}={value}"]
+    return Process([*command, str(SCRIPT)], console.with_name("k6.log"))
+
+
+def late_p99_s(tries: tuple[Try, ...]) -> float:
+    """How late what was due was sent, at its 99th percentile."""
+    late = sorted(one.late_s for one in tries if one.tries == 1)
+    return late[int(0.99 * len(late))] if late else 0.0
+
+
+def _wait_began(console: Path, k6: Process) -> float:
+    """When the load begins, as the load generator says before it does (Unix seconds)."""
+
+    def said() -> bool:
+        return console.exists() and "\n" in console.read_text()
+
+    k6.wait_ready(said, within_s=30.0)
+    began_ms: float = json.loads(console.read_text().partition("\n")[0])["began_unix_ms"]
+    return began_ms / 1000.0
+
+
+def _happen(event: Event, started: Stack, logs: dict[int, Any]) -> None:
+    """Make an event of the scenario happen now. What a killed server knew is asked before."""
+    chosen = range(len(started.backends)) if event.server is None else (event.server,)
+    for index in chosen:
+        backend = started.backends[index]
+        if isinstance(event, Throttled):
+            control(backend.url, thermal_factor=event.factor)
+        elif isinstance(event, Telemetry):
+            control(backend.url, metrics=event.mode)
+        elif isinstance(event, Killed):
+            logs[index] = _log(started, index)
+            os.kill(backend.process.pid, signal.SIGKILL)
+
+
+def _log(started: Stack, index: int) -> Any:
+    return fetch(f"{started.backends[index].url}/log?limit=10000")
+
+
+def _served(scenario: Scenario, logs: Mapping[int, Any], began_unix_s: float) -> tuple[Served, ...]:
+    served = []
+    for index, log in sorted(logs.items()):
+        server = scenario.servers[index]
+        served += read_log(log, server.pool, server.resolved, began_unix_s)
+    return tuple(served)
+
+
+def _asked(logs: Mapping[int, Any]) -> dict[str, int]:
+    asked: dict[str, int] = {}
+    for log in logs.values():
+        for path, count in log["asked"].items():
+            asked[path] = asked.get(path, 0) + count
+    return asked
+
+
+def _notes(started: Stack) -> tuple[str, ...]:
+    if started.gate_admin_url is None:
+        return ()
+    unanswered = unanswered_checks(started.envoy_admin_url)
+    return (f"{unanswered} checks got no answer in time",) if unanswered else ()

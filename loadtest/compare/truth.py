@@ -1,0 +1,164 @@
+"""What was really inside the servers, by their own log, and what follows for refusals.
+
+A refusal was premature if the request would have found room: what was inside the pool stayed below
+the best static limit of the scenario for as long as the request would have run, and its tenant was
+within its share. None of this is shared with what decides.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from loadtest.backend.profiles import Profile
+from loadtest.compare.scenario import Scenario, Tenant
+from loadtest.compare.tries import Try
+from loadtest.simulated import work_of
+
+# So many of the nearest prompts tell how long one would have run.
+NEIGHBOURS = 16
+# A tenant that was heard of so lately shares.
+ACTIVE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One request as the server that had it tells: when it was inside, what it took of the device
+    (`work_s`). `name` is what the load generator calls the try."""
+
+    pool: str
+    tenant: str
+    name: str
+    arrived_s: float
+    ended_s: float
+    status: int
+    work_s: float
+    prompt_tokens: int
+
+    @property
+    def done(self) -> bool:
+        """Whether it was served to its end."""
+        return self.status == 200
+
+
+def read_log(
+    log: Mapping[str, Any], pool: str, profile: Profile, began_unix_s: float
+) -> list[Served]:
+    """From the `/log` page of a backend; what is not of the load generator is left out."""
+    return [
+        Served(
+            pool=pool,
+            tenant=one["sent_id"].partition("/")[0],
+            name=one["sent_id"],
+            arrived_s=one["arrived_unix_ms"] / 1000.0 - began_unix_s,
+            ended_s=one["ended_unix_ms"] / 1000.0 - began_unix_s,
+            status=one["status"],
+            work_s=work_of(profile, one["prompt_tokens"], one["output_tokens"]),
+            prompt_tokens=one["prompt_tokens"],
+        )
+        for one in log["latest"]
+        if one["sent_id"]
+    ]
+
+
+class Inside:
+    """How many of some requests were inside at each time: a step function."""
+
+    def __init__(self, served: Iterable[Served]) -> None:
+        changes = []
+        for one in served:
+            changes += [(one.arrived_s, 1), (one.ended_s, -1)]
+        # Of what happens at once, ends come first: a place that is left can be taken.
+        changes.sort(key=lambda change: (change[0], change[1]))
+        self._times = [at_s for at_s, _ in changes]
+        self._counts = [0, *accumulate(change for _, change in changes)]
+
+    def at(self, at_s: float) -> int:
+        """How many, changes at that very time included."""
+        return self._counts[bisect_right(self._times, at_s)]
+
+    def most(self, from_s: float, to_s: float) -> int:
+        """The most from one time to another, both included."""
+        first = bisect_right(self._times, from_s)
+        return max(self._counts[first : bisect_right(self._times, to_s) + 1])
+
+    def below_from(self, at_s: float, limit: float) -> float | None:
+        """The first time from `at_s` on when fewer than `limit` were inside, within what is known;
+        None if that never was."""
+        if self.at(at_s) < limit:
+            return at_s
+        for index in range(bisect_right(self._times, at_s), len(self._times)):
+            if self._counts[index + 1] < limit:
+                return self._times[index]
+        return None
+
+
+class Lives:
+    """How long requests run, by how long their prompts are."""
+
+    def __init__(self, served: Iterable[Served]) -> None:
+        self._known = sorted((s.prompt_tokens, s.ended_s - s.arrived_s) for s in served if s.done)
+
+    def of(self, prompt_tokens: int) -> float:
+        """The mean of those with the nearest prompts; 0 if nothing was served."""
+        middle = bisect_left(self._known, (prompt_tokens, 0.0))
+        first = max(0, min(middle - NEIGHBOURS // 2, len(self._known) - NEIGHBOURS))
+        near = [life_s for _, life_s in self._known[first : first + NEIGHBOURS]]
+        return sum(near) / len(near) if near else 0.0
+
+
+def premature(
+    scenario: Scenario, tries: Sequence[Try], served: Sequence[Served], limit: float
+) -> float | None:
+    """The part of the measured window's refusals that were premature; None without any. `limit`
+    is of all servers of the first pool together."""
+    pool = scenario.servers[0].pool
+    inside = Inside(s for s in served if s.pool == pool)
+    within = {
+        t.name: Inside(s for s in served if s.pool == pool and s.tenant == t.name)
+        for t in scenario.tenants
+    }
+    lives = {t.name: Lives(s for s in served if s.tenant == t.name) for t in scenario.tenants}
+    heard = {t.name: [one.at_s for one in tries if one.tenant == t.name] for t in scenario.tenants}
+    begin_s, end_s = scenario.window_s
+    early = judged = 0
+    for one in tries:
+        if not (one.refused and begin_s <= one.at_s < end_s):
+            continue
+        judged += 1
+        at_s = one.ended_s
+        if inside.most(at_s, at_s + lives[one.tenant].of(one.prompt_tokens)) >= limit:
+            continue
+        active = [t for t in scenario.tenants if _active(heard[t.name], at_s)]
+        share = limit * _part(one.tenant, active)
+        early += within[one.tenant].at(at_s) < share
+    return early / judged if judged else None
+
+
+def waits(
+    scenario: Scenario, tries: Sequence[Try], served: Sequence[Served], limit: float
+) -> list[tuple[float, float | None]]:
+    """For each refusal with a hint: what was told, and how long until the first pool really had
+    room for one more."""
+    pool = scenario.servers[0].pool
+    inside = Inside(s for s in served if s.pool == pool)
+    pairs: list[tuple[float, float | None]] = []
+    for one in tries:
+        if one.refused and one.told_s is not None:
+            free_s = inside.below_from(one.ended_s, limit)
+            pairs.append((one.told_s, None if free_s is None else free_s - one.ended_s))
+    return pairs
+
+
+def _active(heard_s: Sequence[float], at_s: float) -> bool:
+    """Whether a tenant sent something within the last second or the next."""
+    index = bisect_left(heard_s, at_s - ACTIVE_S)
+    return index < len(heard_s) and heard_s[index] <= at_s + ACTIVE_S
+
+
+def _part(tenant: str, active: Sequence[Tenant]) -> float:
+    total = sum(t.weight for t in active)
+    return next((t.weight / total for t in active if t.name == tenant), 1.0)
