@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from itertools import accumulate
 from typing import Any
 
@@ -91,7 +92,8 @@ class Inside:
         if self.at(at_s) < limit:
             return at_s
         for index in range(bisect_right(self._times, at_s), len(self._times)):
-            if self._counts[index + 1] < limit:
+            last = self._times[index + 1 : index + 2] != [self._times[index]]
+            if last and self._counts[index + 1] < limit:
                 return self._times[index]
         return None
 
@@ -100,14 +102,16 @@ class Lives:
     """How long requests run, by how long their prompts are."""
 
     def __init__(self, served: Iterable[Served]) -> None:
-        self._known = sorted((s.prompt_tokens, s.ended_s - s.arrived_s) for s in served if s.done)
+        self._known = [(s.prompt_tokens, s.ended_s - s.arrived_s) for s in served if s.done]
+        self._found: dict[int, float] = {}
 
     def of(self, prompt_tokens: int) -> float:
         """The mean of those with the nearest prompts; 0 if nothing was served."""
-        middle = bisect_left(self._known, (prompt_tokens, 0.0))
-        first = max(0, min(middle - NEIGHBOURS // 2, len(self._known) - NEIGHBOURS))
-        near = [life_s for _, life_s in self._known[first : first + NEIGHBOURS]]
-        return sum(near) / len(near) if near else 0.0
+        if prompt_tokens not in self._found:
+            near = nsmallest(NEIGHBOURS, self._known, lambda one: abs(one[0] - prompt_tokens))
+            mean_s = sum(life_s for _, life_s in near) / len(near) if near else 0.0
+            self._found[prompt_tokens] = mean_s
+        return self._found[prompt_tokens]
 
 
 def premature(
@@ -121,7 +125,10 @@ def premature(
         t.name: Inside(s for s in served if s.pool == pool and s.tenant == t.name)
         for t in scenario.tenants
     }
-    lives = {t.name: Lives(s for s in served if s.tenant == t.name) for t in scenario.tenants}
+    lives = {
+        t.name: Lives([s for s in served if s.tenant == t.name and s.done] or served)
+        for t in scenario.tenants
+    }
     heard = {t.name: [one.at_s for one in tries if one.tenant == t.name] for t in scenario.tenants}
     begin_s, end_s = scenario.window_s
     early = judged = 0
