@@ -21,14 +21,22 @@ from loadtest.edge import Config
 
 NOTHING, STATIC, RATE = "nothing", "static_limit", "static_rate"
 ADAPTIVE, ADMISSION, PRODUCT = "adaptive_concurrency", "admission_control", "product"
-NAMES = (NOTHING, STATIC, RATE, ADAPTIVE, ADMISSION, PRODUCT)
+TITLES = {
+    NOTHING: "nothing",
+    STATIC: "best static limit",
+    RATE: "best static rate",
+    ADAPTIVE: "adaptive_concurrency",
+    ADMISSION: "admission_control",
+    PRODUCT: "ext-authz",
+}
+NAMES = tuple(TITLES)
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to run a scenario. `change` makes its Envoy configuration of the rendered one, which
-    it may change in place; `limit` is what a sweep found: requests in flight, or requests a second,
-    of all together."""
+    """One way to run a scenario. `title` tells it from another with other settings. `change` makes
+    its Envoy configuration of the rendered one, which it may change in place. `limit` is what a
+    sweep found: requests in flight, or requests a second, of all together."""
 
     name: str
     title: str
@@ -61,7 +69,7 @@ def variants(site: Site, swept: Swept) -> dict[str, Variant]:
 
 def nothing(site: Site) -> Variant:
     """Envoy lets everything pass, for as long as it takes."""
-    return Variant(NOTHING, "nothing", partial(_shared, site))
+    return Variant(NOTHING, TITLES[NOTHING], partial(_shared, site))
 
 
 def static_limit(site: Site, limits: Mapping[str, int]) -> Variant:
@@ -88,19 +96,19 @@ def static_rate(site: Site, rate_rps: float) -> Variant:
 def adaptive_concurrency(site: Site, settings: filters.Gradient = filters.GRADIENT) -> Variant:
     """Envoy's gradient controller, one for all pools: the filter does not exist for a cluster."""
     change = partial(_filtered, site, filters.gradient(settings, site.idle_s))
-    return Variant(ADAPTIVE, "adaptive_concurrency", change)
+    return Variant(ADAPTIVE, TITLES[ADAPTIVE], change)
 
 
 def admission_control(site: Site, settings: filters.Rejecting = filters.REJECTING) -> Variant:
     """Envoy's refusals by success rate. It sees only statuses: without the 504s of what is cut off
     it would do nothing here."""
     change = partial(_filtered, site, filters.rejecting(settings))
-    return Variant(ADMISSION, "admission_control", change)
+    return Variant(ADMISSION, TITLES[ADMISSION], change)
 
 
 def product() -> Variant:
     """The rendered configuration as it is."""
-    return Variant(PRODUCT, "ext-authz", lambda config: config, gate=True)
+    return Variant(PRODUCT, TITLES[PRODUCT], lambda config: config, gate=True)
 
 
 def _shared(site: Site, config: Config) -> Config:

@@ -1,0 +1,142 @@
+"""Writes what came of the runs: `build/loadtest.json`, `build/loadtest.html`, `docs/benchmarks.md`.
+Every figure is computed from the runs that are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from loadtest.compare import tables
+from loadtest.compare.outcome import Run
+from loadtest.compare.page import page
+from loadtest.compare.summary import Rows, as_json, summary
+from loadtest.compare.table import SCENARIOS
+from loadtest.compare.targets import TARGETS, verdicts
+from loadtest.compare.variants import ADAPTIVE, ADMISSION, NOTHING, PRODUCT, RATE, STATIC, TITLES
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs" / "benchmarks.md"
+
+HEAD = """# Benchmarks
+
+The gate against what a user would pick instead, inside the same Envoy, on the same arrivals, before
+model servers of `loadtest/backend` whose knees, caches and speeds differ from scenario to scenario.
+Written by `{command}` on {date} at {commit},
+on {machine}. Rounds: {rounds}; medians of them, in parentheses the least and the most.
+[How to run it](../loadtest/README.md).
+
+- **goodput**: answers within their promise, a second; **of best static**: of that of the best limit
+  on requests in flight, swept for that scenario; **kept**: goodput of what was let in.
+- **innocent served**: of a tenant within its share, what was served within its promise.
+- **share error**: of the servers' work for tenants that always want more, against weighted max-min
+  fair shares.
+- **premature**: of refusals for want of capacity, those during whose whole predicted life the
+  servers held less than the best static limit, by their own log.
+- **tries**: how often each request was sent; **recovered after**: from the end of the storm until
+  goodput is that of what is offered.
+- A star marks a variant some of whose rounds ran on a machine without a free core.
+"""
+
+RIVALS = f"""## What it is compared with
+
+All of them know what the gate has to find out: traffic is split over pools by their true capacity,
+within a pool the least loaded endpoint is taken, dead ones are noticed, and what is late is cut off
+(not by `{TITLES[NOTHING]}`).
+
+- **{TITLES[STATIC]}**: a circuit breaker for each pool, the best number of requests in flight found
+  by trying, for each scenario.
+- **{TITLES[RATE]}**: `local_ratelimit` with a bucket for each key, in proportion to weights; the
+  best sum found by trying, for each scenario.
+- **{TITLES[ADAPTIVE]}**: the gradient controller with the true latency of an idle server as its
+  minimum, a limit set anew after three such latencies, the median, 25 % of buffer.
+- **{TITLES[ADMISSION]}**: refusals by success rate, at its defaults; shorter windows and more
+  aggression were worse.
+- **{TITLES[PRODUCT]}**: one and the same configuration, apart from pools, tenants and promises.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Where figures come from."""
+
+    command: str
+    date: str
+    commit: str
+    machine: str
+
+
+def facts_of(command: str) -> Facts:
+    """Of this machine, now. A commit with changes on top of it says so."""
+    commit = _git("rev-parse", "--short", "HEAD") or "no commit"
+    changed = " with changes" if _git("status", "--porcelain", "--untracked-files=no") else ""
+    cores = len(os.sched_getaffinity(0))
+    machine = f"{cores} core{'s' * (cores > 1)} of {_processor()}"
+    return Facts(command, datetime.now(UTC).date().isoformat(), commit + changed, machine)
+
+
+def write_all(runs: Iterable[Run], facts: Facts, build: Path, docs: Path | None) -> Rows:
+    """Write all of it; `docs` only if it is named."""
+    rows = summary(runs)
+    build.mkdir(parents=True, exist_ok=True)
+    (build / "loadtest.json").write_text(json.dumps(as_json(rows), indent=1) + "\n")
+    words = {
+        "written by": facts.command,
+        "on": facts.date,
+        "at": facts.commit,
+        "machine": facts.machine,
+    }
+    (build / "loadtest.html").write_text(page(rows, words))
+    if docs is not None:
+        docs.write_text(document(rows, facts))
+    return rows
+
+
+def document(rows: Rows, facts: Facts) -> str:
+    """The Markdown document."""
+    found = list(verdicts(rows))
+    rounds = max((row.rounds for each in rows.values() for row in each.values()), default=0)
+    lines = [
+        HEAD.format(
+            command=facts.command,
+            date=facts.date,
+            commit=facts.commit,
+            machine=facts.machine,
+            rounds=rounds,
+        ),
+        "## Targets",
+        "",
+        *tables.markdown(tables.of_targets(TARGETS, found)),
+        "",
+    ]
+    misses = tables.of_misses(found)
+    if misses.rows:
+        lines += ["What is missed:", "", *tables.markdown(misses), ""]
+    lines += ["## Goodput", "", *tables.markdown(tables.of_goodput(rows)), "", RIVALS]
+    lines += ["## Each scenario", ""]
+    for name, variants in rows.items():
+        about = SCENARIOS[name].about if name in SCENARIOS else ""
+        lines += [f"### {name}", "", f"{about.capitalize()}.", ""]
+        lines += [*tables.markdown(tables.of_scenario(variants)), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

@@ -1,0 +1,135 @@
+"""The best static limit and the best static rate of each scenario, found by trying them for real.
+
+They depend on the world alone (`world_of`), so that what was found is kept in a file beside this
+one, by that digest, and the comparison need not look again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from loadtest.compare.outcome import Run
+from loadtest.compare.scenario import Scenario, world_of
+from loadtest.compare.site import Site, site_of
+from loadtest.compare.variants import Swept, Variant, static_limit, static_rate
+
+PATH = Path(__file__).with_name("best.json")
+# From one number to the next one that is tried, and at last half way to both sides.
+STEP, HALF = 1.25, 1.25**0.5
+# What is so much worse than the best is on its other side, not just unlucky; so are two in a row
+# that are no better.
+WORSE = 0.97
+MOST_STEPS = 6
+
+
+class Play(Protocol):
+    """Plays a scenario with a variant, once."""
+
+    def __call__(self, scenario: Scenario, variant: Variant) -> Run: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was found: goodput by what was tried, and when (Unix seconds)."""
+
+    world: str
+    limits: Mapping[str, int]
+    rate_rps: float
+    tried_limits: Mapping[str, float]
+    tried_rates: Mapping[str, float]
+    at_unix_s: float
+
+    @property
+    def swept(self) -> Swept:
+        """What the variants need of it."""
+        return Swept(self.limits, self.rate_rps)
+
+
+def read(path: Path = PATH) -> dict[str, Kept]:
+    """All that is kept, by scenario."""
+    kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return {name: Kept(**fields) for name, fields in kept.items()}
+
+
+def write(kept: Mapping[str, Kept], path: Path = PATH) -> None:
+    """Keep it."""
+    fields = {name: asdict(each) for name, each in sorted(kept.items())}
+    path.write_text(json.dumps(fields, indent=1, sort_keys=True) + "\n")
+
+
+def best_of(scenario: Scenario, kept: Mapping[str, Kept]) -> Swept | None:
+    """What is kept of a scenario; None if its world is another one now."""
+    found = kept.get(scenario.name)
+    if found is None or found.world != world_of(scenario):
+        return None
+    return found.swept
+
+
+def sweep(scenario: Scenario, play: Play) -> Kept:
+    """Try limits from those at the servers' knees on, the same factor for all pools, and rates from
+    what all servers together can do."""
+    site = site_of(scenario)
+    tried_limits: dict[str, float] = {}
+    tried_rates: dict[str, float] = {}
+    latest_s = 0.0
+
+    def with_limit(times: float) -> float:
+        nonlocal latest_s
+        limits = limits_at(site, times)
+        run = play(scenario, static_limit(site, limits))
+        latest_s = run.at_unix_s
+        tried_limits["/".join(map(str, limits.values()))] = run.measured.goodput_rps
+        return run.measured.goodput_rps
+
+    def with_rate(times: float) -> float:
+        nonlocal latest_s
+        rate_rps = rate_at(scenario, site, times)
+        run = play(scenario, static_rate(site, rate_rps))
+        latest_s = run.at_unix_s
+        tried_rates[f"{rate_rps:g}"] = run.measured.goodput_rps
+        return run.measured.goodput_rps
+
+    limits = limits_at(site, climbed(with_limit))
+    rate_rps = rate_at(scenario, site, climbed(with_rate))
+    return Kept(world_of(scenario), limits, rate_rps, tried_limits, tried_rates, latest_s)
+
+
+def limits_at(site: Site, times: float) -> dict[str, int]:
+    """By pool what its servers run at their knees, so many times."""
+    return {pool: max(1, round(times * sum(knees))) for pool, knees in site.knees.items()}
+
+
+def rate_at(scenario: Scenario, site: Site, times: float) -> float:
+    """What all servers together serve, so many times. The table tells it of the first pool."""
+    first, *_ = site.pools.values()
+    all_rps = scenario.capacity_rps * sum(site.pools.values()) / first
+    return round(times * all_rps, 1)
+
+
+def climbed(goodput_rps: Callable[[float], float]) -> float:
+    """The best factor: from 1 up, and down, step by step for as long as it gets better, then half a
+    step to both sides of the best. Each factor is tried once."""
+    tried: dict[float, float] = {}
+
+    def measure(factor: float) -> float:
+        if factor not in tried:
+            tried[factor] = goodput_rps(factor)
+        return tried[factor]
+
+    measure(1.0)
+    for step in (STEP, 1.0 / STEP):
+        factor, in_vain = 1.0, 0
+        for _ in range(MOST_STEPS):
+            factor *= step
+            best = max(tried.values())
+            in_vain = 0 if measure(factor) > best else in_vain + 1
+            if in_vain == 2 or tried[factor] < WORSE * best:
+                break
+    middle = max(tried, key=lambda factor: tried[factor])
+    for factor in (middle * HALF, middle / HALF):
+        measure(factor)
+    return max(tried, key=lambda factor: tried[factor])
