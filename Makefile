@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo up test test-gpu test-real test-triton test-vllm check bench scenarios render lock clean
+.PHONY: help demo up test test-gpu test-real test-triton test-vllm check bench loadtest scenarios render lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
@@ -45,6 +45,9 @@ check: $(READY) ## format, lint, types, architecture
 
 bench: $(READY) ## speed, as ratios taken in one run
 	@$(BIN)/python -m tests.benchmarks
+
+loadtest: $(READY) ## the gate against what else a user would pick, in four scenarios, 25 minutes (FULL=1: all, three times, in hours, goes on where it ended; ONLY=burst,light; AGAIN=product)
+	@$(BIN)/python -m loadtest.compare $(if $(FULL),--full) $(if $(ONLY),--only $(ONLY)) $(if $(AGAIN),--again $(AGAIN))
 
 scenarios: $(READY) ## overload in virtual time, every scenario with each guard off in turn; writes docs/scenarios.md (minutes)
 	@$(BIN)/python -m loadtest.scenarios --guards --write

@@ -78,7 +78,7 @@ class Series:
 @dataclass(frozen=True, slots=True)
 class Run:
     """One run. `limit` is the number that the variant had, if it has one (a static limit); `notes`
-    are lines about what was odd."""
+    are lines about what was odd; `world` is the digest of what was played."""
 
     scenario: str
     variant: str
@@ -90,6 +90,7 @@ class Run:
     series: Series
     limit: float | None = None
     notes: tuple[str, ...] = ()
+    world: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """As it is written."""

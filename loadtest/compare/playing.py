@@ -18,7 +18,7 @@ from loadtest.compare.machine import Meter
 from loadtest.compare.measures import measured, series
 from loadtest.compare.outcome import Cpu, Run
 from loadtest.compare.plans import written
-from loadtest.compare.scenario import Event, Killed, Scenario, Telemetry, Throttled
+from loadtest.compare.scenario import Event, Killed, Scenario, Telemetry, Throttled, world_of
 from loadtest.compare.stack import Changing, Stack, start
 from loadtest.compare.tries import Sent, Try, read
 from loadtest.compare.truth import Served, read_log
@@ -68,6 +68,7 @@ def play(
         series=series(scenario, tries, served, limit),
         limit=variant.limit,
         notes=raw.notes,
+        world=world_of(scenario),
     )
 
 

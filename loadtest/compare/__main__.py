@@ -1,0 +1,131 @@
+"""Plays the comparison and writes its report: `python -m loadtest.compare`. See `--help`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from loadtest.compare import sweep
+from loadtest.compare.comparing import Due, Plan, compare, unstarved
+from loadtest.compare.outcome import RUNS, Run, read_all
+from loadtest.compare.playing import play
+from loadtest.compare.report import DOCS, facts_of, write_all
+from loadtest.compare.scenario import Scenario
+from loadtest.compare.site import site_of
+from loadtest.compare.table import QUICK, SCENARIOS
+from loadtest.compare.variants import NAMES, Variant, variants
+
+BUILD = Path("build")
+ROUNDS = 3
+EXAMPLES = """\
+examples:
+  python -m loadtest.compare                      four scenarios, each variant once
+  python -m loadtest.compare --full               all scenarios three times; goes on where it ended
+  python -m loadtest.compare --only burst,thermal --variants product,static_limit
+  python -m loadtest.compare --full --again product    a changed product against the same rivals
+  python -m loadtest.compare --sweep --only burst      look for its best static limits again
+  python -m loadtest.compare --report             only write the report again
+"""
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def swept(scenario: Scenario, *, anew: bool) -> sweep.Swept:
+    """The best static limits of a scenario, looked for if they are not kept or wanted anew."""
+    kept = sweep.read()
+    found = None if anew else sweep.best_of(scenario, kept)
+    if found is not None:
+        return found
+    say(f"{scenario.name}: looking for its best static limits")
+
+    def tried(each: Scenario, variant: Variant) -> Run:
+        run = unstarved(lambda: play(each, variant))
+        say(f"  {variant.title}: goodput {run.measured.goodput_rps:.1f}/s")
+        return run
+
+    result = sweep.sweep(scenario, tried)
+    sweep.write({**sweep.read(), scenario.name: result})
+    return result.swept
+
+
+def first_limit(scenario: Scenario, found: sweep.Swept) -> float:
+    """The limit of the first pool, by which refusals are judged."""
+    return float(found.limits[scenario.servers[0].pool])
+
+
+def run_all(plan: Plan, names: tuple[str, ...], *, anew: bool) -> None:
+    """Sweep what is not swept, then make all runs that are due."""
+    found = {each.name: swept(each, anew=anew) for each in plan.scenarios}
+
+    def of(scenario: Scenario) -> dict[str, Variant]:
+        return variants(site_of(scenario), found[scenario.name])
+
+    def once(due: Due, variant: Variant) -> Run:
+        limit = first_limit(due.scenario, found[due.scenario.name])
+        return play(due.scenario, variant, seed=due.round, round_=due.round, limit=limit)
+
+    compare(plan, of, once, say, names)
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """The command line. Exits with a message on a bad one."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest.compare", description=__doc__, epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--full", action="store_true", help="all scenarios, three rounds, resumed")
+    parser.add_argument("--only", metavar="NAMES", help="of the table, with commas between")
+    parser.add_argument("--variants", metavar="NAMES", default=",".join(NAMES))
+    parser.add_argument("--rounds", type=int, help="how often each (default: 1, with --full 3)")
+    parser.add_argument("--again", metavar="NAMES", default="", help="variants not to be resumed")
+    parser.add_argument("--sweep", action="store_true", help="look for static limits again")
+    parser.add_argument("--report", action="store_true", help="play nothing")
+    parser.add_argument("--list", action="store_true", help="print the table of scenarios")
+    parser.add_argument("--build", type=Path, default=BUILD, metavar="DIR")
+    given = parser.parse_args(argv)
+    given.only = _names(
+        parser, given.only or ",".join(SCENARIOS if given.full else QUICK), SCENARIOS
+    )
+    given.variants = _names(parser, given.variants, dict.fromkeys(NAMES))
+    given.again = _names(parser, given.again, dict.fromkeys(NAMES))
+    given.rounds = given.rounds or (ROUNDS if given.full else 1)
+    return given
+
+
+def _names(
+    parser: argparse.ArgumentParser, given: str, known: Mapping[str, object]
+) -> tuple[str, ...]:
+    names = tuple(name for name in given.split(",") if name)
+    for name in names:
+        if name not in known:
+            parser.error(f"there is no {name}; known are {', '.join(known)}")
+    return names
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; 0 when every run went through."""
+    given = parse(argv)
+    if given.list:
+        for name, scenario in SCENARIOS.items():
+            print(f"{name:<18}{scenario.about}")
+        return 0
+    # What one short command found must not mix with what took hours.
+    runs = given.build / RUNS.relative_to("build") if given.full else given.build / "loadtest/quick"
+    chosen = [SCENARIOS[name] for name in given.only]
+    plan = Plan(chosen, given.rounds, resume=given.full, again=given.again, runs=runs)
+    if not given.report:
+        run_all(plan, given.variants, anew=given.sweep)
+    command = "make loadtest FULL=1" if given.full else "make loadtest"
+    kept = read_all(runs)
+    write_all(kept, facts_of(command), given.build, DOCS if given.full else None)
+    say(f"{given.build}/loadtest.json  {given.build}/loadtest.html" + (f"  {DOCS}" * given.full))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
