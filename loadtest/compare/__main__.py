@@ -15,7 +15,7 @@ from loadtest.compare.report import DOCS, facts_of, write_all
 from loadtest.compare.scenario import Scenario
 from loadtest.compare.site import site_of
 from loadtest.compare.table import QUICK, SCENARIOS
-from loadtest.compare.variants import NAMES, Variant, variants
+from loadtest.compare.variants import NAMES, Swept, Variant, variants
 
 BUILD = Path("build")
 ROUNDS = 3
@@ -35,7 +35,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def swept(scenario: Scenario, *, anew: bool) -> sweep.Swept:
+def swept(scenario: Scenario, *, anew: bool) -> Swept:
     """The best static limits of a scenario, looked for if they are not kept or wanted anew."""
     kept = sweep.read()
     found = None if anew else sweep.best_of(scenario, kept)
@@ -43,8 +43,8 @@ def swept(scenario: Scenario, *, anew: bool) -> sweep.Swept:
         return found
     say(f"{scenario.name}: looking for its best static limits")
 
-    def tried(each: Scenario, variant: Variant) -> Run:
-        run = unstarved(lambda: play(each, variant))
+    def tried(scenario: Scenario, variant: Variant) -> Run:
+        run = unstarved(lambda: play(scenario, variant))
         say(f"  {variant.title}: goodput {run.measured.goodput_rps:.1f}/s")
         return run
 
@@ -53,7 +53,7 @@ def swept(scenario: Scenario, *, anew: bool) -> sweep.Swept:
     return result.swept
 
 
-def first_limit(scenario: Scenario, found: sweep.Swept) -> float:
+def first_limit(scenario: Scenario, found: Swept) -> float:
     """The limit of the first pool, by which refusals are judged."""
     return float(found.limits[scenario.servers[0].pool])
 
