@@ -55,7 +55,7 @@ class Decider:
     def arrive(self, ask: Ask, patience_s: float, now: float) -> Decision:
         """Decide a request that came just now; what is held is measured when it is decided."""
         decision = self._arrive(ask, patience_s, now)
-        return decision if decision.verdict is Verdict.HOLD else self._judged(ask, decision, now)
+        return decision if decision.held is not None else self._judged(ask, decision, now)
 
     def refuse_early(self, tenant: Tenant, caller: Caller, now: float) -> Decision | None:
         """See `Controller.refuse_early`."""
@@ -74,7 +74,8 @@ class Decider:
             return self._arrive_at_pipeline(ask, spared, now)
         first = self._look(ask, spared, now)
         takes = first.view if first.binding is None else None
-        prefers = demotion(ask) is Demotion.PREFERRED
+        # Nobody asks what is preferred of who has no choice.
+        prefers = len(ask.pools) > 1 and demotion(ask) is Demotion.PREFERRED
         if takes is not None:
             if not prefers or not self._yields(ask, takes, now):
                 return self._take(ask, first, takes, now)
@@ -109,7 +110,7 @@ class Decider:
 
     def _limited(self, ask: Ask, now: float) -> Decision | Spared | None:
         """What the limits of its tenant and type say of `ask`."""
-        breach = self.limits.look(ask.tenant, ask.type, ask.estimate.tokens, self._ledger, now)
+        breach = self.limits.look(ask.tenant, ask.type, ask.estimate, self._ledger, now)
         if breach is None:
             return None
         word = self.settings.enforcing.of(Rule.LIMITS, ask.tenant.name)
@@ -256,27 +257,29 @@ class Decider:
         evidence = view.evidence() if whole is None else stages.evidence(view, whole)
         if spared is not None and not spared.tried:
             view.pool.measures.would_have.let_in(ask.tenant.name, spared, now)
-        self.limits.charge(ask.tenant.name, ask.estimate.tokens, now)
+        self.limits.charge(ask.tenant.name, ask.estimate, now)
         if self._refuser.hammering.sampled is not None:
             self._refuser.hammering.let_in(view.flow, now)
         self._ledger.open(book(ask, view, self.settings.lease_s, now))
+        # In the order of its fields: so many keywords would cost more than all the rest.
         return Decision(
-            verdict=verdict,
-            reason=reason if spared is None else spared.reason,
-            would_be=verdict if spared is None else spared.verdict,
-            tenant=ask.tenant.name,
-            type=ask.type.name,
-            model=ask.request.model,
-            pool=view.pool.spec.name,
-            endpoint=view.endpoint.spec.address,
-            reservation_id=ask.id,
-            estimate=ask.estimate,
-            limit=None if spared is None else spared.limit,
-            evidence=evidence,
-            pipeline=ask.pipeline,
-            max_tokens=enforcing.most_tokens(
-                view, demoted, ask.tenant.name, self.settings.enforcing
-            ),
+            verdict,
+            reason if spared is None else spared.reason,
+            verdict if spared is None else spared.verdict,
+            ask.tenant.name,
+            ask.type.name,
+            ask.request.model,
+            view.pool.spec.name,
+            view.endpoint.spec.address,
+            ask.id,
+            ask.estimate,
+            None,
+            None if spared is None else spared.limit,
+            evidence,
+            ask.pipeline,
+            None,
+            None,
+            enforcing.most_tokens(view, demoted, ask.tenant.name, self.settings.enforcing),
         )
 
     def _is_tried(self, reason: Reason) -> bool:

@@ -17,7 +17,6 @@ from ext_authz.admission.traffic import Stay
 from ext_authz.admission.view import PoolState, View, risk_on
 from ext_authz.estimation.lag import ReportLag
 from ext_authz.estimation.latency.features import Load, Work
-from ext_authz.estimation.latency.predictor import Forecast
 from ext_authz.estimation.latency.queueing import FIXED_SHAPE
 from ext_authz.model import Outcome
 from ext_authz.snapshot import EndpointSample
@@ -32,15 +31,17 @@ LEASE_TIMES, LEASE_DOUBLINGS = 2.0, 6
 
 def look(view: View, now: float) -> None:
     """Fill in what is predicted, if anything can be yet, and whether that is acted on."""
-    endpoint, trust = view.endpoint, view.pool.trust
-    view.met = endpoint.traffic.meets(endpoint.load, view.occupied, now)
-    view.run_slots = run_slots(view.pool, endpoint)
-    if view.pool.predictor.taught and trust.asks:
+    endpoint, pool = view.endpoint, view.pool
+    trust, predictor, traffic = pool.trust, pool.predictor, endpoint.traffic
+    view.met = met = traffic.meets(endpoint.load, view.occupied, now)
+    view.run_slots = slots = run_slots(pool, endpoint)
+    if predictor.taught and trust.asks:
         estimate = view.ask.estimate
-        view.work = Work(estimate.prompt_tokens, estimate.output_tokens)
-        view.guess = _ask(view.pool, endpoint, view.work, view.met)
+        view.work = work = Work(estimate.prompt_tokens, estimate.output_tokens)
+        view.guess = guess = predictor.ask(work, met, slots, traffic.pace)
+        view.risk = risk_on(view, endpoint, guess)
         if trust.predicts:
-            view.forecast = view.guess
+            view.forecast = guess
 
 
 def glance(view: View, endpoint: EndpointState, occupied: float, now: float) -> float:
@@ -48,11 +49,9 @@ def glance(view: View, endpoint: EndpointState, occupied: float, now: float) -> 
     device `occupied` requests are. The predictor must have been asked for `view`."""
     met = endpoint.traffic.meets(endpoint.load, occupied, now)
     work = view.work or Work(view.ask.estimate.prompt_tokens, view.ask.estimate.output_tokens)
-    return risk_on(view, endpoint, _ask(view.pool, endpoint, work, met))
-
-
-def _ask(pool: PoolState, endpoint: EndpointState, work: Work, met: Load) -> Forecast:
-    return pool.predictor.ask(work, met, run_slots(pool, endpoint), endpoint.traffic.pace)
+    slots = run_slots(view.pool, endpoint)
+    forecast = view.pool.predictor.ask(work, met, slots, endpoint.traffic.pace)
+    return risk_on(view, endpoint, forecast)
 
 
 def first_token(pool: PoolState, reservation: Reservation, ttft_s: float) -> None:
@@ -87,8 +86,10 @@ def hear(pool: PoolState, endpoint: EndpointState, sample: EndpointSample) -> No
 def begin(view: View, now: float) -> Stay:
     """The request of `view` is let in."""
     estimate, endpoint, predictor = view.ask.estimate, view.endpoint, view.pool.predictor
-    work = view.work or Work(estimate.prompt_tokens, estimate.output_tokens)
-    stay = Stay(work, estimate.kv_tokens - estimate.prompt_tokens, view.met, view.run_slots)
+    work, met, slots = view.work, view.met, view.run_slots
+    if work is None:
+        work = Work(estimate.prompt_tokens, estimate.output_tokens)
+    stay = Stay(work, view.tokens - estimate.prompt_tokens, met, slots)
     stay.forecast = guess = view.guess
     stay.slo_s = slo_s = view.ask.slo_s
     stay.spared = view.spared
@@ -99,11 +100,11 @@ def begin(view: View, now: float) -> Stay:
         stay.risk = risk = view.risk or 0.0
         view.pool.risks.took(risk)
     stay.promised = view.promised and slo_s is not None
-    endpoint.hearsay.let_in(work, view.met, view.run_slots, now)
-    endpoint.traffic.enter(stay, predictor.prefill_s(work), endpoint.load, now)
-    if guess is not None and predictor.e2e[guess.queued].known:
-        due_s = predictor.due_s(guess) * endpoint.thermal_factor
-        endpoint.traffic.watch(stay, now + due_s)
+    endpoint.hearsay.let_in(work, met, slots, now)
+    traffic = endpoint.traffic
+    traffic.enter(stay, predictor.prefill_s(work), endpoint.load, now)
+    if guess is not None and (residuals := predictor.e2e[guess.queued]).known:
+        traffic.watch(stay, now + guess.e2e_s * residuals.due * endpoint.thermal_factor)
     return stay
 
 

@@ -38,7 +38,6 @@ def measure(pools: Mapping[str, PoolState], ask: Ask, decision: Decision, now: f
         return
     pool = pools[ask.pools[0].name]
     measures, would_be = pool.measures, decision.would_be
-    measures.count(Count.OFFERED, now)
     if would_be is Verdict.REJECT:
         measures.count(Count.REFUSED, now)
         if decision.reason is Reason.SLO_UNREACHABLE and decision.pipeline is None:

@@ -53,8 +53,8 @@ def seen(
     flow = (shares.peek if dry else shares.flow)(key, weight, now, priority)
     view = View(ask, pool, endpoint, flow, settings)
     view.fallback = choice.fallback
-    view.pool_load = choice.load
-    view.allowed = shares.allowance(flow, choice.load)
+    view.pool_load = load = choice.load
+    view.allowed = shares.allowance(flow, load)
     view.stand_back = shares.stand_back(flow, now)
     view.margin_s = pool.margin.value_s if settings.tune_margin else settings.margin_s
     _look_at_endpoint(view, choice.occupied, now)
@@ -64,6 +64,7 @@ def seen(
 def instead(view: View, endpoint: EndpointState, occupied: float, now: float) -> View:
     """As `view`, with another endpoint of the pool, on whose device `occupied` requests are."""
     other = View(view.ask, view.pool, endpoint, view.flow, view.settings)
+    other.fallback = view.fallback
     other.pool_load = view.pool_load
     other.allowed = view.allowed
     other.stand_back = view.stand_back
@@ -73,14 +74,14 @@ def instead(view: View, endpoint: EndpointState, occupied: float, now: float) ->
 
 
 def _look_at_endpoint(view: View, occupied: float, now: float) -> None:
-    endpoint = view.endpoint
+    endpoint, pool = view.endpoint, view.pool
     view.occupied = occupied
     view.now_s = now
-    execution_s = endpoint.execution_s
+    view.execution_s = execution_s = endpoint.execution_s
+    view.wait_s = 0.0
     if execution_s is not None:
-        view.execution_s = execution_s
-        view.wait_s = endpoint.wait_s(occupied, execution_s, view.pool.spec)
-    if not view.pool.trust.predicts:
+        view.wait_s = endpoint.wait_s(occupied, execution_s, pool.spec)
+    if not pool.trust.predicts:
         _look_at_gauges(view, now)
     foresight.look(view, now)
 

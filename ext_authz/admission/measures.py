@@ -31,22 +31,22 @@ QUANTILES = (0.5, 0.95, 0.99)
 class Count(IntEnum):
     """What is counted."""
 
-    OFFERED = 0
-    ADMITTED = 1
-    DEMOTED = 2
-    REFUSED = 3
+    # Every request is one of these.
+    ADMITTED = 0
+    DEMOTED = 1
+    REFUSED = 2
     # Admitted ones that are over, by what became of their promise. `FAILED`: the server's doing.
-    KEPT = 4
-    BROKEN = 5
-    UNPROMISED = 6
-    FAILED = 7
+    KEPT = 3
+    BROKEN = 4
+    UNPROMISED = 5
+    FAILED = 6
     # Refusals that were judged, those that need not have been, and those too many to be judged.
-    REFUSAL_JUDGED = 8
-    REFUSAL_PREMATURE = 9
-    REFUSAL_SKIPPED = 10
+    REFUSAL_JUDGED = 7
+    REFUSAL_PREMATURE = 8
+    REFUSAL_SKIPPED = 9
     # Let in in spite of a refusal, and over; those that kept their promise. Not among the above.
-    TRIED = 11
-    TRIED_KEPT = 12
+    TRIED = 10
+    TRIED_KEPT = 11
 
     @property
     def label(self) -> str:
@@ -146,10 +146,11 @@ class Measures:
         judged = seen[Count.KEPT] + seen[Count.BROKEN]
         over = judged + seen[Count.FAILED]
         efficiency = _ratio(seen[Count.KEPT], over)
+        let_in = seen[Count.ADMITTED] + seen[Count.DEMOTED]
         return Standing(
             compliance_ratio=_ratio(seen[Count.KEPT], judged),
             efficiency_ratio=efficiency,
-            admission_ratio=_ratio(seen[Count.ADMITTED] + seen[Count.DEMOTED], seen[Count.OFFERED]),
+            admission_ratio=_ratio(let_in, let_in + seen[Count.REFUSED]),
             goodput_per_s=seen[Count.KEPT] / seconds if seconds >= SLICE_S else None,
             alarm=efficiency is not None and over >= ALARM_AFTER and efficiency < ALARM_BELOW,
         )

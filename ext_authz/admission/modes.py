@@ -39,19 +39,17 @@ class Footing:
 class Trust:
     """Of one pool in `mode`."""
 
-    __slots__ = ("_looked_s", "_measures", "_since_s", "_switches", "mode", "predicts")
+    __slots__ = ("_looked_s", "_measures", "_since_s", "_switches", "acts_on", "asks", "mode",
+                 "predicts")  # fmt: skip
 
     def __init__(self, mode: Mode, measures: Measures) -> None:
         self.mode = mode
-        self.predicts = mode is Mode.PREDICTIVE
+        # Whether requests are predicted at all, and whether that is acted on.
+        self.asks = mode is not Mode.REACTIVE
+        self._act(mode is Mode.PREDICTIVE)
         self._measures = measures
         self._looked_s = self._since_s = -inf
         self._switches = 0
-
-    @property
-    def asks(self) -> bool:
-        """Whether requests are predicted at all."""
-        return self.mode is not Mode.REACTIVE
 
     def look(self, rules: HybridRules, now: float) -> None:
         """Change footing if what was predicted lately says so."""
@@ -69,9 +67,13 @@ class Trust:
         else:
             right = error <= rules.trust_error_ratio and covered >= TRUST_COVERED
         if right is not self.predicts:
-            self.predicts = right
+            self._act(right)
             self._since_s = now
             self._switches += 1
+
+    def _act(self, on_predictions: bool) -> None:
+        self.predicts = on_predictions
+        self.acts_on = Mode.PREDICTIVE if on_predictions else Mode.REACTIVE
 
     def footing(self) -> Footing:
         """What is acted on now, for pages and metrics."""

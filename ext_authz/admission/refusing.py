@@ -88,7 +88,6 @@ class Refuser:
         pool.shares.refused(flow, retry, now)
         if (endpoint := record.endpoint) is not None:
             endpoint.knee.refused(endpoint.load + 1.0 >= endpoint.limit, now)
-        pool.measures.count(Count.OFFERED, now)
         pool.measures.count(Count.REFUSED, now)
         return early_refusal(tenant, Reason.HAMMERING, retry)
 

@@ -83,7 +83,7 @@ def _safer(found: Look, view: View, judge: Callable[[View], Look], now: float) -
 def _others(view: View, many: int, now: float) -> Iterator[tuple[EndpointState, float]]:
     """Of the first so many endpoints those but the one of `view` that have telemetry, memory and
     a free slot, and the requests on the device of each."""
-    roster, tokens = view.pool.roster, view.ask.estimate.kv_tokens
+    roster, tokens = view.pool.roster, view.tokens
     for endpoint in roster.least(many):
         if endpoint is not view.endpoint and endpoint.load + 0.5 <= endpoint.limit:
             occupied = roster.occupying(endpoint, tokens, now)

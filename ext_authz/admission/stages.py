@@ -142,7 +142,7 @@ def charge_later(entry: View, now: float) -> tuple[Charge, ...]:
     """Charge the stages after the first."""
     charges = []
     for view in entry.later:
-        tokens = view.ask.estimate.kv_tokens
+        tokens = view.tokens
         view.pool.shares.admitted(view.flow, now)
         # Its prompt is not computed now.
         stay = _enter(view, 0.0, now)
@@ -270,7 +270,7 @@ def _work(view: View) -> Work:
 
 def _enter(view: View, prefill_s: float, now: float) -> Stay:
     estimate, endpoint, work = view.ask.estimate, view.endpoint, _work(view)
-    stay = Stay(work, estimate.kv_tokens - estimate.prompt_tokens, view.met, view.run_slots)
+    stay = Stay(work, view.tokens - estimate.prompt_tokens, view.met, view.run_slots)
     # The first token that is told is the pipeline's, not the stage's.
     stay.first_told = True
     endpoint.hearsay.let_in(work, view.met, view.run_slots, now)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ext_authz.admission.appointments import Prospect
 from ext_authz.admission.buckets import TokenBucket
 from ext_authz.admission.ledger import Ledger
-from ext_authz.model import LimitState, Reason
+from ext_authz.model import LimitState, Reason, WorkEstimate
 from ext_authz.settings import RequestType, Tenant, TenantLimits
 
 # A tenant taken out of the configuration and put back within this time keeps its buckets.
@@ -30,11 +30,12 @@ class Breach:
 
 
 class _Account:
-    """One tenant's buckets."""
+    """One tenant's buckets. `is_free`: there is no limit of its own."""
 
-    __slots__ = ("removed_s", "requests", "tokens")
+    __slots__ = ("is_free", "removed_s", "requests", "tokens")
 
     def __init__(self) -> None:
+        self.is_free = True
         self.requests: TokenBucket | None = None
         self.tokens: TokenBucket | None = None
         self.removed_s: float | None = None
@@ -45,6 +46,8 @@ class _Account:
         )
         per_s = None if limits.tokens_per_minute is None else limits.tokens_per_minute / MINUTE_S
         self.tokens = _bucket(self.tokens, per_s, limits.token_burst, now)
+        capped = limits.max_concurrent is not None
+        self.is_free = self.requests is None and self.tokens is None and not capped
         self.removed_s = None
 
 
@@ -86,25 +89,36 @@ class TenantLimitBook:
         return None if bucket is None else _rate(Reason.REQUEST_RATE, "requests", bucket, 1.0, now)
 
     def look(
-        self, tenant: Tenant, type_: RequestType, tokens: int, ledger: Ledger, now: float
+        self,
+        tenant: Tenant,
+        type_: RequestType,
+        estimate: WorkEstimate,
+        ledger: Ledger,
+        now: float,
     ) -> Breach | None:
         """The first limit that this request would break, if any."""
+        account, cap = self._accounts[tenant.name], type_.max_concurrent
+        if account.is_free and cap is None:
+            return None
         breach = self.look_early(tenant, ledger, now)
         if breach is not None:
             return breach
-        cap = type_.max_concurrent
         if cap is not None and ledger.by_type[type_.name] >= cap:
             return _concurrency(Reason.TYPE_CONCURRENCY, cap)
-        bucket = self._accounts[tenant.name].tokens
-        return None if bucket is None else _rate(Reason.TOKEN_RATE, "tokens", bucket, tokens, now)
+        bucket = account.tokens
+        if bucket is None:
+            return None
+        return _rate(Reason.TOKEN_RATE, "tokens", bucket, estimate.tokens, now)
 
-    def charge(self, tenant: str, tokens: int, now: float) -> None:
+    def charge(self, tenant: str, estimate: WorkEstimate, now: float) -> None:
         """Charge an admitted request; `look` found no breach at this `now`."""
         account = self._accounts[tenant]
+        if account.is_free:
+            return
         if account.requests is not None:
             account.requests.take(1.0, now)
         if account.tokens is not None:
-            account.tokens.take(tokens, now)
+            account.tokens.take(estimate.tokens, now)
 
     def settle(self, tenant: str, charged: int, counted: int, at_s: float) -> None:
         """A request that was charged so many tokens was counted to have so many."""

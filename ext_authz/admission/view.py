@@ -17,7 +17,6 @@ from ext_authz.estimation.latency.features import IDLE, Load, Work
 from ext_authz.estimation.latency.predictor import Forecast, Predictor
 from ext_authz.estimation.margin import MarginTuner
 from ext_authz.model import Evidence, InferenceRequest, WorkEstimate, value
-from ext_authz.overload import Mode
 from ext_authz.settings import AdmissionSettings, Pool, RequestType, Tenant
 
 
@@ -102,15 +101,16 @@ class PoolState:
 class View:
     """An ask, the pool and the endpoint it would go to, with predictions filled in.
 
-    `guess` is what is predicted, and `forecast` the same where it is acted on. `waiting` are the
-    requests in the engine's own queue, where that is asked about and known.
+    `guess` is what is predicted, and `forecast` the same where it is acted on; `risk` is the chance
+    that the promises are broken as things are, None if nobody knows. `waiting` are the requests in
+    the engine's own queue, where that is asked about and known. The request may fill `tokens` of a
+    cache.
     `allowed` is how many slots the flow may hold (see `Shares.allowance`). Of a pipeline's entry
     `later` are the other stages and `whole` is what is predicted of all; `ahead` are the slots of
     the pool that stages before this one would hold.
     """
 
     __slots__ = (
-        "_risk",
         "ahead",
         "allowed",
         "ask",
@@ -128,16 +128,31 @@ class View:
         "pool",
         "pool_load",
         "promised",
+        "risk",
         "run_slots",
         "settings",
         "spared",
         "stand_back",
+        "tokens",
         "trial",
         "wait_s",
         "waiting",
         "whole",
         "work",
     )
+
+    # What `looking` fills in at once.
+    pool_load: float
+    allowed: float
+    stand_back: StandBack | None
+    margin_s: float
+    fallback: bool
+    now_s: float
+    occupied: float
+    wait_s: float
+    execution_s: float | None
+    met: Load
+    run_slots: int
 
     def __init__(
         self,
@@ -152,30 +167,20 @@ class View:
         self.pool = pool
         self.endpoint = endpoint
         self.flow = flow
-        self.pool_load = 0.0
-        self.allowed = 0.0
-        self.occupied = 0.0
-        self.margin_s = 0.0
-        self.wait_s = 0.0
-        self.execution_s: float | None = None
-        self.fallback = False
-        self.met = IDLE
-        self.run_slots = endpoint.spec.max_concurrency
+        self.tokens = ask.estimate.kv_tokens
         self.work: Work | None = None
         self.guess: Forecast | None = None
         self.forecast: Forecast | None = None
         self.waiting: float | None = None
-        self._risk: float | None = None
+        self.risk: float | None = None
         # Let in because what was promised is predicted to be kept, and not because it would be as
         # much at risk on an idle endpoint: that no margin can help.
         self.promised = False
         # Let in though this verdict would have been another.
         self.spared: Spared | None = None
-        self.now_s = 0.0
         # Let in though it is predicted to be late, to see whether that is so.
         self.trial = False
         self.ahead = 0
-        self.stand_back: StandBack | None = None
         self.later: tuple[View, ...] = ()
         self.whole: Whole | None = None
 
@@ -222,13 +227,6 @@ class View:
         return is_load_to_blame(risk, self.risk_of(self.alone()))
 
     @property
-    def risk(self) -> float | None:
-        """The chance that the promises are broken as things are; None if nobody knows."""
-        if self._risk is None and self.guess is not None:
-            self._risk = self.risk_of(self.guess)
-        return self._risk
-
-    @property
     def is_safest(self) -> bool:
         """Whether no endpoint that is free can promise more."""
         forecast = self.forecast
@@ -255,26 +253,27 @@ class View:
 
     def evidence(self) -> Evidence:
         """The numbers looked at, for the journal and `explain`."""
-        ask, pool, endpoint, guess = self.ask, self.pool, self.endpoint, self.guess
-        sample, execution_s, slo_s = endpoint.sample, self.execution_s, ask.slo_s
+        pool, endpoint, guess = self.pool, self.endpoint, self.guess
+        sample, execution_s, slo_s = endpoint.sample, self.execution_s, self.ask.slo_s
         capacity = None if sample is None else sample.kv_capacity_tokens
         if capacity is not None:
             # The tokens that the pool can hold, if all its servers are like this one.
             capacity *= len(pool.endpoints)
+        # In the order of its fields: so many keywords would cost more than all the rest.
         return Evidence(
-            in_flight=self.pool_load,
-            slots=pool.shares.slots,
-            wait_s=None if execution_s is None else self.wait_s,
-            execution_s=execution_s,
-            budget_s=None if slo_s is None else slo_s - self.margin_s,
-            tenant_in_flight=self.flow.used,
-            tenant_limit=self.allowed,
-            predicted_s=None if guess is None else guess.e2e_s * endpoint.thermal_factor,
-            memory_risk_ratio=memory_risk_ratio(ask.estimate.kv_tokens, capacity),
-            risk_ratio=None if guess is None else self.risk,
-            limit=endpoint.limit,
-            limited_by=endpoint.limited_by,
-            mode=Mode.PREDICTIVE if pool.trust.predicts else Mode.REACTIVE,
+            self.pool_load,
+            pool.shares.slots,
+            None if execution_s is None else self.wait_s,
+            execution_s,
+            None if slo_s is None else slo_s - self.margin_s,
+            self.flow.used,
+            self.allowed,
+            None if guess is None else guess.e2e_s * endpoint.thermal_factor,
+            self.risk,
+            memory_risk_ratio(self.tokens, capacity),
+            endpoint.limit,
+            endpoint.limited_by,
+            pool.trust.acts_on,
         )
 
 

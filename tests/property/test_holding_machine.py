@@ -133,7 +133,7 @@ class HeldBooks(Books):
             pool = self.controller.pools.by_name[ask.pools[0].name]
             looked = enforcing.look(ask, pool, self.controller.settings, False, self.now)
             breach = self.controller._decider.limits.look(
-                ask.tenant, ask.type, ask.estimate.tokens, self.controller.ledger, self.now
+                ask.tenant, ask.type, ask.estimate, self.controller.ledger, self.now
             )
             if breach is None and looked.binding in {None, Reason.TOO_LARGE}:
                 found.add(ask.id)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import isfinite
+from operator import mul
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ext_authz.estimation.latency.features import Load, Work
+from ext_authz.estimation.latency.features import Load, Work, first, sums, whole
 from ext_authz.estimation.latency.level import Pace
 from ext_authz.estimation.latency.predictor import Forecast, Lesson, Predictor
 
@@ -95,3 +97,14 @@ def test_what_was_saved_says_the_same(
     said = predictor.ask(work, load, SLOTS, pace)
     assert again.ask(work, load, SLOTS, pace) == said
     assert again.e2e[said.queued].spread(0.9) == predictor.e2e[said.queued].spread(0.9)
+
+
+@given(st.tuples(*[st.floats(0.0, 100.0)] * 10), works, loads, st.integers(1, 64))
+def test_sums_are_weights_times_features(
+    weights: tuple[float, ...], work: Work, load: Load, slots: int
+) -> None:
+    """Written out, they are what the vectors say."""
+    before, together = sums(weights, work, load, slots)
+    features = whole(work, load, slots)
+    assert before == pytest.approx(sum(map(mul, weights, first(work, load, slots))))
+    assert together == pytest.approx(sum(map(mul, weights, features)))

@@ -52,7 +52,8 @@ def recorded(enforcing: Enforcing, slots: int = 16) -> tuple[ClosedLoop, Recordi
 
 def refused_ratio(loop: ClosedLoop) -> float:
     counts = loop.pool.measures.counts
-    return counts[Count.REFUSED] / counts[Count.OFFERED]
+    asked = sum(counts[what] for what in (Count.ADMITTED, Count.DEMOTED, Count.REFUSED))
+    return counts[Count.REFUSED] / asked
 
 
 def replayed(settings: AdmissionSettings, recording: Recording) -> float:

@@ -47,7 +47,7 @@ def test_what_becomes_of_a_promise(how: dict[str, object], what: str | None) -> 
     controller, asks = started(single())
     controller.arrive(asks("a"), 0.1)
     ended(controller, "r0", 2.0, **how)
-    assert counts(controller) == {"offered": 1, "admitted": 1} | ({what: 1} if what else {})
+    assert counts(controller) == {"admitted": 1} | ({what: 1} if what else {})
     by_tenant = controller.pools.by_name["p"].measures.by_tenant
     assert {name: sum(c) for name, c in by_tenant.items()} == ({"a": 1} if what else {})
 
@@ -57,7 +57,7 @@ def test_without_a_promise_none_is_broken() -> None:
     controller, asks = started(single(default_slo=Slo()))
     controller.arrive(asks("a"), 0.1)
     ended(controller, "r0", 2.0, **LATE)
-    assert counts(controller) == {"offered": 1, "admitted": 1, "unpromised": 1}
+    assert counts(controller) == {"admitted": 1, "unpromised": 1}
 
 
 def test_a_demoted_request_is_asked_of_one_pool_and_judged_in_another() -> None:
@@ -67,7 +67,7 @@ def test_a_demoted_request_is_asked_of_one_pool_and_judged_in_another() -> None:
         decision = controller.arrive(asks("a"), 0.1)
     assert (decision.verdict, decision.pool) == (Verdict.DEMOTE, "q")
     ended(controller, "r2", 0.6, **KEPT)
-    assert counts(controller) == {"offered": 3, "admitted": 2, "demoted": 1}
+    assert counts(controller) == {"admitted": 2, "demoted": 1}
     assert counts(controller, "q") == {"kept": 1}
 
 

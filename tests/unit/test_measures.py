@@ -50,11 +50,12 @@ def test_a_window_holds_what_came_within_it(
     oldest_s = (now // SLICE_S) * SLICE_S - window_s
     seen = [what for at_s, what in record if at_s >= oldest_s]
     kept, broken, failed = (seen.count(x) for x in (Count.KEPT, Count.BROKEN, Count.FAILED))
-    let_in, offered = seen.count(Count.ADMITTED) + seen.count(Count.DEMOTED), seen.count(0)
+    let_in = seen.count(Count.ADMITTED) + seen.count(Count.DEMOTED)
+    asked = let_in + seen.count(Count.REFUSED)
     assert standing.compliance_ratio == (kept / (kept + broken) if kept + broken else None)
     over = kept + broken + failed
     assert standing.efficiency_ratio == (kept / over if over else None)
-    assert standing.admission_ratio == (let_in / offered if offered else None)
+    assert standing.admission_ratio == (let_in / asked if asked else None)
     if standing.goodput_per_s is not None:
         began_s = max(oldest_s, record[0][0])
         assert standing.goodput_per_s == pytest.approx(kept / (now - began_s))

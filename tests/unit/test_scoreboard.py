@@ -32,7 +32,6 @@ def busy() -> PoolState:
         measures.ended(what, "acme" if number % 2 else "beta", NOW - 60.0 + number / 2)
     measures.worked("acme", 2.5)
     measures.worked("acme", 1.0)
-    measures.count(Count.OFFERED, NOW, 110)
     measures.count(Count.ADMITTED, NOW, 102)
     measures.count(Count.REFUSED, NOW, 8)
     measures.count(Count.REFUSAL_JUDGED, NOW, 5)

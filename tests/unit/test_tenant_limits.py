@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ext_authz.admission.ledger import Ledger
 from ext_authz.admission.tenant_limits import Breach, TenantLimitBook
-from ext_authz.model import Reason
+from ext_authz.model import Reason, WorkEstimate
 from ext_authz.serving.retry_headers import limit_headers
 from ext_authz.settings import Tenant, TenantLimits
 from tests.support.world import request_type, tenant
@@ -20,14 +20,14 @@ def limited(name: str = "a", **limits: float) -> Tenant:
 
 
 def look(book: TenantLimitBook, who: Tenant, now: float, tokens: int = 10) -> Breach | None:
-    return book.look(who, TYPE, tokens, LEDGER, now)
+    return book.look(who, TYPE, WorkEstimate(tokens, 0), LEDGER, now)
 
 
 def take_all(book: TenantLimitBook, who: Tenant, now: float, tokens: int = 10) -> int:
     """How many requests the limits let in at one instant."""
     count = 0
     while look(book, who, now, tokens) is None:
-        book.charge(who.name, tokens, now)
+        book.charge(who.name, WorkEstimate(tokens, 0), now)
         count += 1
     return count
 
@@ -38,7 +38,7 @@ def test_without_limits_nothing_is_refused() -> None:
     book = TenantLimitBook({"a": who}, 0.0)
     for _ in range(1000):
         assert look(book, who, 0.0, tokens=10**9) is None
-        book.charge("a", 10**9, 0.0)
+        book.charge("a", WorkEstimate(10**9, 0), 0.0)
 
 
 def test_a_rate_says_when_and_how_much() -> None:
@@ -115,7 +115,7 @@ def test_a_limit_that_was_lifted_starts_anew() -> None:
     book = TenantLimitBook({"a": who}, 0.0)
     assert take_all(book, who, 0.0) == 10
     book.reconfigure({"a": tenant("a")}, 1.0)
-    book.charge("a", 10, 1.0)
+    book.charge("a", WorkEstimate(10, 0), 1.0)
     book.reconfigure({"a": who}, 2.0)
     assert take_all(book, who, 2.0) == 10
 
@@ -144,9 +144,9 @@ def test_a_bound_on_how_many_run_names_no_window() -> None:
     book = TenantLimitBook({"a": who}, 0.0)
     full = Ledger()
     full.by_tenant["a"] = 2
-    mine = book.look(who, TYPE, 10, full, 0.0)
+    mine = book.look(who, TYPE, WorkEstimate(10, 0), full, 0.0)
     full.by_tenant["a"], full.by_type["default"] = 1, 3
-    of_type = book.look(who, TYPE, 10, full, 0.0)
+    of_type = book.look(who, TYPE, WorkEstimate(10, 0), full, 0.0)
     assert [b and b.reason for b in (mine, of_type)] == [
         Reason.TENANT_CONCURRENCY,
         Reason.TYPE_CONCURRENCY,

@@ -14,6 +14,8 @@ there is no knee.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ext_authz.model import value
 
 Vector = tuple[float, ...]
@@ -78,6 +80,25 @@ def rest(work: Work, load: Load, slots: int) -> Vector:
         per_slot * running / slots,
         output * load.context_tokens / 100_000.0,
     )
+
+
+def sums(weights: Sequence[float], work: Work, load: Load, slots: int) -> tuple[float, float]:
+    """The sums of `first` and of `whole`, each feature times its weight: written out, because every
+    decision asks for them."""
+    fixed, prompt, busy, some, queued, prefill, output, beside, square, context = weights
+    n = load.in_flight
+    running = n if n < slots else float(slots)
+    part = running / slots
+    before = (
+        fixed
+        + prompt * work.prompt_tokens / 1000.0
+        + busy * (n if n < 1.0 else 1.0)
+        + some * part
+        + queued * (n - running)
+        + prefill * load.prefill_s
+    )
+    each = output + part * (beside + part * square) + context * load.context_tokens / 100_000.0
+    return before, before + each * work.output_tokens / 1000.0
 
 
 def whole(work: Work, load: Load, slots: int) -> Vector:

@@ -10,7 +10,7 @@ spread contains everything that was not known: its real length, and what came af
 
 from __future__ import annotations
 
-from ext_authz.estimation.latency.features import FIRST, Load, Work, first, rest, whole
+from ext_authz.estimation.latency.features import FIRST, Load, Work, first, rest, sums, whole
 from ext_authz.estimation.latency.level import Level, Pace
 from ext_authz.estimation.latency.residuals import Residuals
 from ext_authz.estimation.latency.shape import LEAST_S, Shape
@@ -78,8 +78,17 @@ class Predictor:
     def ask(self, work: Work, load: Load, slots: int, pace: Pace) -> Forecast:
         """What `work` would take beside `load` on an endpoint with `slots` and its `pace`."""
         queued = load.in_flight >= slots
-        before = first(work, load, slots)
-        after = rest(work, load, slots)
+        free, full = pace.whole
+        if self._first.lessons < ENOUGH_FIRST and not (queued and free.factor > full.factor):
+            # The part of it that a request without output would take, and the whole of it.
+            ttft_s, e2e_s = sums(self._whole.weights, work, load, slots)
+            factor = full.factor if queued else free.factor
+            return Forecast(
+                factor * (ttft_s if ttft_s > LEAST_S else LEAST_S),
+                factor * (e2e_s if e2e_s > LEAST_S else LEAST_S),
+                queued,
+            )
+        before, after = first(work, load, slots), rest(work, load, slots)
         if self.tells_first:
             ttft_s = _ask(self._first, pace.first, before, queued)
             if self._rest.lessons:
@@ -89,14 +98,8 @@ class Predictor:
                 return Forecast(ttft_s, ttft_s + rest_s, queued)
             e2e_s = _ask(self._whole, pace.whole, before + after, queued)
             return Forecast(ttft_s, max(ttft_s, e2e_s), queued)
-        free, full = pace.whole
-        if queued and free.factor > full.factor:
-            e2e_s = _ask(self._whole, pace.whole, before + after, queued)
-            return Forecast(_ask(self._whole, pace.whole, before, queued), e2e_s, queued)
-        # The part of it that a request without output would take, and the whole of it.
-        ttft_s, e2e_s = self._whole.ask_both(before, after)
-        factor = full.factor if queued else free.factor
-        return Forecast(ttft_s * factor, e2e_s * factor, queued)
+        e2e_s = _ask(self._whole, pace.whole, before + after, queued)
+        return Forecast(_ask(self._whole, pace.whole, before, queued), e2e_s, queued)
 
     @property
     def least_load(self) -> float:

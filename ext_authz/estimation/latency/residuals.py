@@ -33,12 +33,13 @@ MOST = 5.0
 
 
 class Residuals:
-    """Log ratios of one kind of request."""
+    """Log ratios of one kind of request. `known`: the spread is more than a guess."""
 
-    __slots__ = ("_due", "_ordered", "_p99", "_recent", "_shift", "lessons")
+    __slots__ = ("_due", "_ordered", "_p99", "_recent", "_shift", "known", "lessons")
 
     def __init__(self) -> None:
         self.lessons = 0
+        self.known = False
         self._recent: deque[float] = deque(PRIOR)
         self._ordered: list[float] = list(PRIOR)
         self._shift = 0.0
@@ -60,11 +61,6 @@ class Residuals:
             self._p99 = self.spread(0.99)
         return self._p99
 
-    @property
-    def known(self) -> bool:
-        """Whether the spread is more than a guess."""
-        return self.lessons >= ENOUGH
-
     def learn(self, seconds: float, predicted_s: float, counted: bool = False) -> None:
         """A request that was predicted to take `predicted_s` took `seconds`; both above 0.
 
@@ -74,6 +70,7 @@ class Residuals:
         if not counted:
             self._calibrate(stray > self._stray(TARGET))
         self.lessons += 1
+        self.known = self.lessons >= ENOUGH
         self._recent.append(stray)
         insort(self._ordered, stray)
         self._due = self._p99 = None
@@ -121,8 +118,9 @@ class Residuals:
             return 1.0
         if not self.known:
             return float(predicted_s > seconds)
-        doubt = self._shift
-        chance = self.beyond(seconds, predicted_s) + (doubt if doubt < MOST_DOUBT else MOST_DOUBT)
+        doubt, ordered = self._shift, self._ordered
+        beyond = 1.0 - bisect_right(ordered, log(seconds / predicted_s)) / (len(ordered) + 1)
+        chance = beyond + (doubt if doubt < MOST_DOUBT else MOST_DOUBT)
         if chance < 0.0:
             return 0.0
         return chance if chance < 1.0 else 1.0
@@ -165,6 +163,7 @@ class Residuals:
         # The guess is written down while it is in use; it is no lesson.
         guessed = tuple(kept[: len(PRIOR)]) == PRIOR
         self.lessons = len(kept) - (len(PRIOR) if guessed else 0)
+        self.known = self.lessons >= ENOUGH
 
     def _calibrate(self, missed: bool) -> None:
         self._calibrate_by(GAMMA * (missed - (1.0 - TARGET)))

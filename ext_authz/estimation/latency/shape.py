@@ -88,16 +88,6 @@ class Shape:
         total = sum(map(mul, self.weights, features))
         return total if total > LEAST_S else LEAST_S
 
-    def ask_both(self, head: Vector, tail: Vector) -> tuple[float, float]:
-        """`ask` of `head` with nothing after it, and of `head` and `tail` together."""
-        weights = self.weights
-        first = sum(map(mul, weights, head))
-        both = sum(map(mul, weights[len(head) :], tail), first)
-        return (
-            first if first > LEAST_S else LEAST_S,
-            both if both > LEAST_S else LEAST_S,
-        )
-
     def learn(self, features: Vector, seconds: float, in_flight: float) -> float:
         """One request of these `features` took `seconds` (finite, above 0) at a load of
         `in_flight`. What would have been said before."""
