@@ -63,8 +63,7 @@ class ModelServer:
             elif self._arrived.pop(event.id, None) is not None:
                 assert event.started_s is not None
                 self._executions.append(event.ended_s - event.started_s)
-                work_s = work_of(self.profile, event.prompt_tokens, event.output_tokens)
-                over.append(Ended(event.id, event.ended_s, event.output_tokens, work_s))
+                over.append(Ended(event.id, event.ended_s, event.output_tokens))
         return over
 
     def next_event(self) -> float:

@@ -101,25 +101,23 @@ class Curve:
 @value
 class Stake:
     """What one flow asks for: `wanted` slots of which it holds `held`, and `slope` slots for each
-    unit of the level. `present`: what it does not hold yet is kept free for it. The rest are the
-    cells of its ramps."""
+    unit of the level. The rest are the cells of its ramps."""
 
     slope: float
     wanted: float
     held: int
-    present: bool
     start: int
     base: int
     end: int
 
 
-def stake(slope: float, wanted: float, held: int, present: bool) -> Stake:
+def stake(slope: float, wanted: float, held: int) -> Stake:
     """The stake of a flow; `wanted` is finite and at least `held`, if that is more than one."""
     if wanted <= 1.0:
-        return Stake(slope, wanted, held, present, 0, 0, 0)
+        return Stake(slope, wanted, held, 0, 0, 0)
     start = cell_of(1.0 / slope)
     base = start if held <= 1 else cell_of(held / slope)
-    return Stake(slope, wanted, held, present, start, base, cell_of(wanted / slope))
+    return Stake(slope, wanted, held, start, base, cell_of(wanted / slope))
 
 
 class Demand:
@@ -136,7 +134,7 @@ class Demand:
     def _clear(self) -> None:
         self._stakes = 0
         self.wanted = 0.0
-        # What those that are present want beyond what they hold.
+        # What all want beyond what they hold.
         self.spare = 0.0
         self._floors = 0.0
         self._kept_floors = 0.0
@@ -144,21 +142,19 @@ class Demand:
     def put(self, one: Stake, sign: int) -> None:
         """Add a stake (1), or take away one that was added (-1)."""
         self._stakes += sign
-        wanted, held, present = one.wanted, one.held, one.present
+        wanted, held = one.wanted, one.held
         floor = wanted if wanted < 1.0 else 1.0
         self.wanted += sign * wanted
         self._floors += sign * floor
-        if present:
-            self.spare += sign * (wanted - held)
-            if held == 0 or wanted <= held == 1:
-                self._kept_floors += sign * (floor - held)
+        self.spare += sign * (wanted - held)
+        if held == 0 or wanted <= held == 1:
+            self._kept_floors += sign * (floor - held)
         if wanted > 1.0:
             slope, end = sign * one.slope, one.end
             self._given.add(one.start, slope, sign, sign)
             self._given.add(end, -slope, -sign * wanted, sign)
-            if present:
-                self._kept.add(one.base, slope, sign * float(max(held, 1)), sign)
-                self._kept.add(end, -slope, -sign * wanted, sign)
+            self._kept.add(one.base, slope, sign * float(max(held, 1)), sign)
+            self._kept.add(end, -slope, -sign * wanted, sign)
         if self._stakes == 0:
             self._clear()
 
@@ -175,5 +171,5 @@ class Demand:
         return self.wanted if level == inf else self._floors + self._given.at(level)
 
     def kept(self, level: float) -> float:
-        """Slots that those present are to get and do not hold; below 0 if they hold more."""
+        """Slots that all are to get and do not hold; below 0 if they hold more."""
         return self.spare if level == inf else self._kept_floors + self._kept.at(level)

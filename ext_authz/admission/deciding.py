@@ -40,7 +40,7 @@ class Decider:
         self._ledger = ledger
         self._rng = rng
         self.limits = TenantLimitBook(settings.tenants, now)
-        self._refuser = Refuser(settings.retry, rng)
+        self._refuser = Refuser(settings.retry, rng, self.holding.waiting_of)
         # The part of a pool beyond which those go elsewhere first that prefer to.
         self._spare_above = settings.hold.preferred_above_ratio
 

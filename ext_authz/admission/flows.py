@@ -79,8 +79,10 @@ class Flow:
         "active_until_s",
         "armed_s",
         "at_s",
+        "away",
         "booked",
         "booked_grow",
+        "busy_s",
         "changed",
         "gone",
         "growing",
@@ -119,7 +121,11 @@ class Flow:
         self.wanted = 0.0
         self.missed = 0.0
         self.missed_last = 0.0
+        # Slots it will want when it is back, while it is silent.
+        self.away = 0.0
         self.owed_s = 0.0
+        # Where the clock of what is in use stood when it was last looked at, see `Debts`.
+        self.busy_s = 0.0
         # Estimated work by the seconds a slot was held for it; work as counted by work estimated.
         self.rate = Ratio(RATE_MEMORY)
         self.truth = Ratio(RATE_MEMORY)
@@ -150,8 +156,12 @@ class Flow:
 
     def counted(self, work: float, expected: float) -> None:
         """Of a request of which so much was expected it is known now what it came to."""
-        if expected > 0.0:
-            self.truth.add(work, expected)
+        if expected <= 0.0:
+            return
+        if not self.truth.requests:
+            # What was expected before anything was counted is not corrected by what is from now on.
+            self.rate = Ratio(RATE_MEMORY)
+        self.truth.add(work, expected)
 
     def is_pressing(self, now: float) -> bool:
         """Whether it was refused just now."""
@@ -191,8 +201,7 @@ class Flow:
         used = float(self.used)
         self.growing = 0.0
         if self.silent:
-            # Who was refused and told to come back still counts among those that share.
-            self.wanted = max(used + self.missed_last, self.mean)
+            self.wanted = used if used > self.mean else self.mean
             return
         if now - self.refused_s < PRESSURE_S:
             # Its next request, and those that were turned away.
@@ -206,9 +215,7 @@ class Flow:
     def find_room(self, level: float) -> float:
         """Slots kept for it at this level of its class, beyond those it holds."""
         wanted, used = self.wanted, self.used
-        if self.silent and self.missed_last:
-            room = 0.0
-        elif wanted <= used:
+        if wanted <= used:
             room = wanted - used
         else:
             own = self.slope * level

@@ -49,7 +49,8 @@ class Record:
     `flow` of `pool` is what its last request that was read belonged to: it was refused at
     `endpoint` with `used` slots of the pool held, `wait_s` ahead of it and `execution_s` to run,
     and by the pools `further` down its chain with so many held there. If none of them comes free,
-    another such is refused until `full_until_s`.
+    another such is refused until `full_until_s`. It could not wait at the gate either, where
+    `waiting` of its flow did.
     """
 
     __slots__ = (
@@ -69,6 +70,7 @@ class Record:
         "told_s",
         "used",
         "wait_s",
+        "waiting",
     )
 
     def __init__(self) -> None:
@@ -80,6 +82,7 @@ class Record:
         self.further: tuple[tuple[Shares, int], ...] = ()
         self.full_until_s = 0.0
         self.wait_s = 0.0
+        self.waiting = 0
         self.execution_s: float | None = None
         self.read_all_until_s = 0.0
         # Since when it has been refused without a pause in which all would have been told to come.
@@ -181,9 +184,12 @@ class Hammering:
         self.sampled = None
 
 
-def is_excess(record: Record, flow: Flow, pool: PoolState, now: float) -> bool:
-    """Whether another request like the last would be refused as well."""
+def is_excess(record: Record, flow: Flow, pool: PoolState, waiting: int, now: float) -> bool:
+    """Whether another request like the last would be refused as well, with so many of its flow
+    `waiting` at the gate."""
     shares = pool.shares
+    if waiting < record.waiting:
+        return False
     if flow.used + 0.5 > shares.allowance(flow, float(shares.used)):
         if not record.further:
             return True

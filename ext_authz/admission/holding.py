@@ -15,6 +15,7 @@ from math import inf
 from ext_authz.admission import outlook
 from ext_authz.admission.flows import Flow, FlowKey
 from ext_authz.admission.intake import resolved
+from ext_authz.admission.policies import HOLDABLE
 from ext_authz.admission.queue import SWEEP_FROM, SWEEP_TIMES, HoldQueue, Line, Ticket
 from ext_authz.admission.refusing import AT_ONCE
 from ext_authz.admission.routing import Look
@@ -24,11 +25,6 @@ from ext_authz.model import Decision, Reason, Verdict
 from ext_authz.overload import Held, HoldRules, Relief
 from ext_authz.settings import AdmissionSettings
 
-# What time cures: slots and memory come free. A promise that would be broken is not among it: when
-# the first of n requests has ended, an n-th of the time is gone, which is more than one neighbour
-# fewer gains.
-HOLDABLE = frozenset({Reason.AT_CAPACITY, Reason.RESERVED, Reason.OVER_SHARE, Reason.KV_MEMORY,
-                      Reason.DEVICE_MEMORY})  # fmt: skip
 # Flow by flow; others of these may be in nobody's way.
 OF_FLOWS = frozenset({Reason.OVER_SHARE, Reason.YIELDING, Reason.PAUSED})
 # Looks in vain of one pass; what would have been next waits for the next event.
@@ -78,6 +74,11 @@ class Holding:
         """Tickets that wait for one pool."""
         queue = self._queues.get(pool)
         return 0 if queue is None else len(queue)
+
+    def waiting_of(self, pool: str, key: FlowKey) -> int:
+        """Tickets of one flow that wait for a pool."""
+        queue = self._queues.get(pool)
+        return 0 if queue is None else queue.waiting_of(key)
 
     def relief(self, reason: Reason | None) -> Relief:
         """Where a request may go that is not taken though `reason` stands in its way."""

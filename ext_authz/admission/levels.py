@@ -110,8 +110,7 @@ class Levels:
         demand = self._demands.get(flow.priority)
         if demand is None:
             demand = self._demands[flow.priority] = Demand()
-        is_present = not flow.silent or flow.missed_last == 0.0
-        entry = stake(flow.slope, flow.wanted, flow.used, is_present)
+        entry = stake(flow.slope, flow.wanted, flow.used)
         demand.put(entry, 1)
         flow.booked = (flow.priority, entry)
         self._grow_to(flow, flow.growing, flow.mean if flow.growing or not flow.used else 0.0)

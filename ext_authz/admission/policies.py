@@ -135,6 +135,12 @@ DEMOTABLE = frozenset(
     }
 )
 
+# What time cures: slots and memory come free. A promise that would be broken is not among it: when
+# the first of n requests has ended, an n-th of the time is gone, which is more than one neighbour
+# fewer gains.
+HOLDABLE = frozenset({Reason.AT_CAPACITY, Reason.RESERVED, Reason.OVER_SHARE, Reason.KV_MEMORY,
+                      Reason.DEVICE_MEMORY})  # fmt: skip
+
 
 def demotion(ask: Ask) -> Demotion:
     """What its tenant and its type together say of a request: the stricter of the two counts."""

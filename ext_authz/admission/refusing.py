@@ -5,17 +5,17 @@ PURE.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
 
 from ext_authz.admission.answers import early_refusal, refusal
 from ext_authz.admission.appointments import Appointments, Prospect
-from ext_authz.admission.flows import Flow
+from ext_authz.admission.flows import Flow, FlowKey
 from ext_authz.admission.hammering import Hammering, Record, is_excess, note
 from ext_authz.admission.looking import holds
 from ext_authz.admission.measures import Count
-from ext_authz.admission.policies import demotion
+from ext_authz.admission.policies import HOLDABLE, demotion
 from ext_authz.admission.tenant_limits import Breach
 from ext_authz.admission.view import Ask, Caller, PoolState, View
 from ext_authz.model import Decision, Reason, RetryHint
@@ -30,10 +30,14 @@ AT_ONCE = RetryHint(0.0, 0.0)
 
 
 class Refuser:
-    """Makes refusals. `rules` may be replaced; what is remembered of callers stays."""
+    """Makes refusals. `rules` may be replaced; what is remembered of callers stays. `waiting_of`
+    tells how many of a flow wait for a pool."""
 
-    def __init__(self, rules: RetryRules, rng: Random) -> None:
+    def __init__(
+        self, rules: RetryRules, rng: Random, waiting_of: Callable[[str, FlowKey], int]
+    ) -> None:
         self.rules = rules
+        self._waiting_of = waiting_of
         self.hammering = Hammering(rng)
         self._appointments = Appointments(rng)
 
@@ -55,6 +59,9 @@ class Refuser:
         retry, record = self._retry(ask.tenant, ask.caller, prospect, now)
         pressed(view, now, retry)
         if view is not None:
+            record.waiting = 0
+            if reason in HOLDABLE:
+                record.waiting = self._waiting_of(view.pool.spec.name, view.flow.key)
             further = () if demotion(ask) is Demotion.FORBIDDEN else ask.pools[1:]
             note(record, view, [pools[spec.name] for spec in further], reason, now)
             if reason is Reason.SLO_UNREACHABLE and not view.hopeless:
@@ -81,7 +88,8 @@ class Refuser:
         # It is demand, and may itself show that there is more to be had.
         last = record.flow
         flow = pool.shares.flow(last.key, last.weight, now, last.priority)
-        if not is_excess(record, flow, pool, now) or self.hammering.is_read(record):
+        waiting = self._waiting_of(record.pool, flow.key)
+        if not is_excess(record, flow, pool, waiting, now) or self.hammering.is_read(record):
             return None
         prospect = _of_flow(pool, flow, record.execution_s, record.wait_s)
         retry, _ = self._retry(tenant, caller, prospect, now)
@@ -114,7 +122,7 @@ def _prospect(ask: Ask, view: View | None, pools: Mapping[str, PoolState]) -> Pr
 
 def _of_flow(pool: PoolState, flow: Flow, execution_s: float | None, wait_s: float) -> Prospect:
     """A slot of the flow's own share comes free once in a while."""
-    slots = max(1.0, pool.shares.share(flow))
+    slots = max(1.0, pool.shares.returning_share(flow))
     gap_s = (execution_s or UNKNOWN_EXECUTION_S) / slots
     scope = f"{pool.spec.name}:{flow.key[1]}"
     return Prospect(scope, gap_s + wait_s, 1.0 / gap_s, 1.0, slots, flow.let_in, flow.since_s)

@@ -15,8 +15,10 @@ in the books (`Levels`) at a time, and what time changes is kept in a heap.
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from math import exp, inf
+from itertools import count
+from math import inf
 
+from ext_authz.admission.debts import Debts
 from ext_authz.admission.flows import DIVISOR_S, KEEP_ROOM_S, PRESSURE_S, Flow, FlowKey, Usual
 from ext_authz.admission.fullness import Fullness
 from ext_authz.admission.levels import Levels
@@ -25,15 +27,10 @@ from ext_authz.model import Reason, RetryHint
 from ext_authz.overload import ShareRules
 from ext_authz.settings import PriorityClass
 
-# How often the levels follow what has changed.
-REFRESH_S = 0.1
+REFRESH_S = 0.1  # how often the levels follow what has changed
 # Of so many flows each newcomer moves the levels at once; among more it moves them little.
 FEW_FLOWS = 64
 MOST_LOOKED_AT = 16  # flows at once whose time has come
-# What a flow is owed, either way, is made good over the time that a request holds a slot, and over
-# no less than this. It moves a share by one slot, or by this part of it if that is more.
-LEAST_HORIZON_S = 1.0
-OWED_RATIO = 0.25
 
 
 class Shares:
@@ -51,14 +48,15 @@ class Shares:
         self._refreshed_s = -inf
         # When flows are to be looked at next; an entry counts if it is what the flow is armed for.
         self._times: list[tuple[float, int, Flow]] = []
-        self._number = 0
+        self._numbers = count()
         self._usual = Usual()
         self._fullness = Fullness()
-        self._horizon_s = LEAST_HORIZON_S
+        self._debts = Debts()
         self.patience_s = 0.0  # how long a request may wait for a slot that comes free
         self._yielding = Yielding()
-        # Slots held by each class.
+        # Slots held by each class, and those that its flows will want who were told to come back.
         self._held = [0] * len(PriorityClass)
+        self._away = [0.0] * len(PriorityClass)
 
     def flow(
         self,
@@ -80,6 +78,7 @@ class Shares:
             flow.priority is not priority
         ):  # fmt: skip
             self._leave(flow, now)
+            self._goes_away(flow, 0.0)
             self._held[flow.priority] -= flow.used
             self._held[priority] += flow.used
             flow.weight, flow.priority = weight, priority
@@ -111,6 +110,12 @@ class Shares:
         own = flow.slope * self._levels.of[flow.priority]
         return own if own < self.slots else float(self.slots)
 
+    def returning_share(self, flow: Flow) -> float:
+        """The share that is left when those are back who were told to come: what a time to come
+        back is found by."""
+        away, share = sum(self._away[flow.priority :]), self.share(flow)
+        return share * max(0.0, 1.0 - away / self.usable) if away else share
+
     def within(self, flow: Flow) -> float:
         """Slots up to which the flow is within its share, with what it is owed; never less than
         one. A request may begin if half of it lies within, so that the slots that shares round
@@ -118,7 +123,7 @@ class Shares:
         expected to use; beyond, it borrows."""
         if self._levels.of[flow.priority] == inf:
             return flow.wanted if flow.wanted > 1.0 else 1.0
-        own = self.share(flow) + flow.owed_s / self._horizon_s
+        own = self.share(flow) + flow.owed_s / self._debts.horizon_s
         return own if own > 1.0 else 1.0
 
     def allowance(self, flow: Flow, load: float) -> float:
@@ -149,7 +154,7 @@ class Shares:
     def fill(self, flow: Flow) -> float:
         """How far its share would be filled with one request more, what it is owed counted: of
         flows of one class that wait, the one that is filled least comes next."""
-        return (flow.used + 0.5 - flow.owed_s / self._horizon_s) / flow.slope
+        return (flow.used + 0.5 - flow.owed_s / self._debts.horizon_s) / flow.slope
 
     def flows(self) -> tuple[Flow, ...]:
         """All flows in the books, for tests."""
@@ -192,8 +197,7 @@ class Shares:
         """A request that was expected to be `work` was served, and held a slot for `held_s`."""
         self._yielding.worked(flow, work * flow.bias(), self.rules, now)
         self._usual.worked(flow, work, held_s)
-        held_s = self._usual.held_s
-        self._horizon_s = held_s if held_s > LEAST_HORIZON_S else LEAST_HORIZON_S
+        self._debts.hold(self._usual.held_s)
 
     def broken(self, flow: Flow, now: float) -> None:
         """A promise to the flow was broken."""
@@ -216,6 +220,11 @@ class Shares:
         self.used += slots
         self._held[flow.priority] += slots
 
+    def _goes_away(self, flow: Flow, slots: float) -> None:
+        """It is silent and will want so many slots when it is back, or it is not away any more."""
+        self._away[flow.priority] += slots - flow.away
+        flow.away = slots
+
     def _room(self, flow: Flow) -> float:
         """Slots kept for the flow beyond those it holds."""
         level = self._levels.of[flow.priority]
@@ -226,18 +235,11 @@ class Shares:
         """Before anything of a flow changes: what time has changed, and its room given up."""
         seconds = flow.advance(now)
         self._levels.kept -= self._room(flow)
-        if seconds <= 0.0:
-            return
-        level = self._levels.of[flow.priority]
-        if level < inf and flow.is_pressing(now) and self._yielding.flows.others(flow.key, now):
-            # Of what is really in use: slots that nobody gets are owed to nobody.
-            share = min(flow.wanted, self.share(flow) * min(1.0, self.used / max(1.0, self.usable)))
-            most_s = self._horizon_s * max(1.0, OWED_RATIO * share)
-            owed_s = flow.owed_s + min(seconds, PRESSURE_S) * (share - flow.used)
-            flow.owed_s = min(max(owed_s, -most_s), most_s)
-        elif flow.owed_s:
-            # Nobody saves up what others did not keep from it.
-            flow.owed_s *= exp(-seconds / self._horizon_s)
+        self._debts.go_on(self.used, self.usable, now)
+        if seconds > 0.0:
+            presses = self._levels.of[flow.priority] < inf and flow.is_pressing(now)
+            presses = presses and self._yielding.flows.others(flow.key, now)
+            self._debts.owe(flow, seconds, self.share(flow) if presses else None)
 
     def _take(self, flow: Flow, now: float) -> None:
         """After it has changed."""
@@ -259,8 +261,7 @@ class Shares:
 
     def _arm(self, flow: Flow, at_s: float) -> None:
         flow.armed_s = at_s
-        self._number += 1
-        heappush(self._times, (at_s, self._number, flow))
+        heappush(self._times, (at_s, next(self._numbers), flow))
 
     def _look(self, now: float) -> None:
         """Change what only time changes, of some flows whose time has come."""
@@ -281,10 +282,12 @@ class Shares:
             # of a crowd of which each comes seldom.
             if flow.used or flow.peak > 1.0:
                 flow.mean = float(flow.used)
+            if not flow.silent:
+                self._goes_away(flow, min(flow.missed_last, max(0.0, self.share(flow) - flow.used)))
             flow.silent = True
             flow.peak = float(flow.used)
         if flow.active_until_s <= now:
-            flow.missed_last = 0.0
+            self._goes_away(flow, 0.0)
         if flow.used == 0 and flow.active_until_s <= now:
             del self._flows[flow.key]
             self._levels.remove(flow)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ext_authz.model import Reason
+from ext_authz.overload import ShareRules
 from ext_authz.simulation.fairness import jain, max_min, share_error
 from ext_authz.simulation.servers import Life
 
@@ -35,11 +36,11 @@ class InFlight:
 @dataclass(frozen=True, slots=True)
 class Fairness:
     """Of one window: the largest error of a share, Jain's index of what each got of what was its
-    due, and the work done for each, in device seconds a second."""
+    due, and the work done for each in a second."""
 
     share_error: float
     jain_index: float
-    work_ratio: Mapping[str, float]
+    work_per_s: Mapping[str, float]
 
 
 class Level:
@@ -202,21 +203,24 @@ class Records(Tally):
             early += self._inside[pool].most(at_s, at_s + life_s) < limits[pool]
         return early, judged
 
-    def fairness(self, weights: Mapping[str, float], window_s: tuple[int, int]) -> Fairness:
-        """How the work of a window was divided among the tenants of `weights`, against weighted
-        max-min fair shares of what they got together. What a tenant wanted is what it sent, each
-        request as much as those of it that were served took on the mean."""
+    def fairness(
+        self, weights: Mapping[str, float], window_s: tuple[int, int], rules: ShareRules
+    ) -> Fairness:
+        """How the work of a window, as `rules` count it, was divided among the tenants of
+        `weights`, against weighted max-min fair shares of what they got together. What a tenant
+        wanted is what it sent, each request as much as those of it that were served were on the
+        mean."""
         seconds = window_s[1] - window_s[0]
         got, wanted = {}, {}
         for name in weights:
             work = [
-                life.work_s
+                rules.work(life.prompt_tokens, life.output_tokens)
                 for life in self.lives
-                if life.client.who == name and window_s[0] <= life.ended_s < window_s[1]
+                if life.ok and life.client.who == name and window_s[0] <= life.ended_s < window_s[1]
             ]
             got[name] = sum(work) / seconds
-            mean_s = sum(work) / len(work) if work else 1.0
-            wanted[name] = max(got[name], self.tenants[name].offered_rps(*window_s) * mean_s)
+            mean = sum(work) / len(work) if work else 1.0
+            wanted[name] = max(got[name], self.tenants[name].offered_rps(*window_s) * mean)
         fair = max_min(sum(got.values()), weights, wanted)
         dues = [got[name] / part for name, part in fair.items() if part > 0.0]
         return Fairness(share_error(got, fair), jain(dues), got)

@@ -15,13 +15,11 @@ from ext_authz.snapshot import EndpointSample
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What a backend has run to its end. `work_s` is the device time that this much work takes
-    where a device is well used: what shares are measured in."""
+    """What a backend has run to its end."""
 
     id: int
     ended_s: float
     output_tokens: int
-    work_s: float
 
 
 class Backend(Protocol):
@@ -53,7 +51,7 @@ class Life:
     `wished_s` is when it was first tried, `arrived_s` when it came this time, `began_s` when it was
     sent on, `opened_s` that by the gate's clock; `predicted_s` is what the gate expected end to
     end, of `slo_s` promised; `ended_s` and `e2e_s` are known when it is over, as its client sees
-    it. `ok`: served to its end. `work_s` as in `Ended`.
+    it. `ok`: served to its end.
     """
 
     id: str
@@ -69,7 +67,6 @@ class Life:
     predicted_s: float | None = None
     slo_s: float = inf
     output_tokens: int = 0
-    work_s: float = 0.0
     ended_s: float = inf
     e2e_s: float = inf
     ok: bool = False
@@ -126,7 +123,6 @@ class Server:
             life = self.live.pop(end.id, None)
             if life is not None:
                 life.output_tokens = end.output_tokens
-                life.work_s = end.work_s
                 life.ended_s = end.ended_s
                 life.ok = True
                 over.append(life)

@@ -96,7 +96,8 @@ def measured(scenario: Scenario, records: Records, best: Best) -> Result:
     window_s, innocent = scenario.window_s, scenario.innocent
     life_s = fmean([life.e2e_s for life in records.served(*window_s)] or [0.0])
     early, judged = records.premature(best.limits, life_s, window_s)
-    fair = [records.fairness(each.weights, each.window_s) for each in scenario.fair]
+    rules = settings_of(scenario.config).shares
+    fair = [records.fairness(each.weights, each.window_s, rules) for each in scenario.fair]
     served = recovered = p99_s = None
     if innocent:
         own = records.tenants[innocent]

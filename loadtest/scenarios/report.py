@@ -31,8 +31,8 @@ every scenario of `loadtest/scenarios/table.py`. Written by `{command}` on {date
   best limit that never changes, found by trying, in the same world, counted without any lag. It
   knows neither tenants nor promises.
 - **kept**: of what was let in, what was served in time. **tries**: how often each request was sent.
-- **share error**, **Jain**: of the work done for each tenant, against weighted max-min fair shares;
-  the worst window.
+- **share error**, **Jain**: of the work done for each tenant, in tokens at the configured price,
+  against weighted max-min fair shares; the worst window.
 - **innocent**: the tenant that stays within its share: p99 of what was served, and the part of what
   it sent that was served in time.
 - **premature**: of refusals for want of capacity, those in whose life the servers truly held less

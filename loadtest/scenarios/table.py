@@ -85,7 +85,7 @@ SHARING = (
         turns=(turns.configured(20.0, {"tenants": {"a": {"weight": 3}, "b": {}}}),),
         window_s=(10, 50),
         fair=(Fair((8, 20), {"a": 1.0, "b": 1.0}), Fair((23, 50), {"a": 3.0, "b": 1.0})),
-        bounds=Bounds(share_error=0.07),
+        bounds=Bounds(share_error=0.05),
     ),
     Scenario(
         "tenant joins and leaves", "a third one of the same weight for twenty seconds",
@@ -93,7 +93,7 @@ SHARING = (
         config({"a": {}, "b": {}, "c": {}}),
         window_s=(10, 60),
         fair=(Fair((22, 40), dict.fromkeys("abc", 1.0)), Fair((44, 60), dict.fromkeys("ab", 1.0))),
-        bounds=Bounds(share_error=0.07, jain=0.99),
+        bounds=Bounds(share_error=0.05, jain=0.99),
     ),
     Scenario(
         "config reload", "twice a second, with nothing changed but the order of tenants", EVEN,

@@ -33,7 +33,7 @@ capacities = st.floats(0.5, 1000.0)
 
 
 def entered(flows: list[Wish]) -> tuple[Demand, list[Stake]]:
-    demand, stakes = Demand(), [stake(w.slope, w.wanted, w.held, True) for w in flows]
+    demand, stakes = Demand(), [stake(w.slope, w.wanted, w.held) for w in flows]
     for one in stakes:
         demand.put(one, 1)
     return demand, stakes
@@ -70,7 +70,7 @@ def test_what_was_taken_away_leaves_nothing(
     """The level after others came and went is the level without them."""
     demand, _ = entered(stay)
     before = [wish.got_at(demand.level(capacity)) for wish in stay]
-    gone = [stake(w.slope, w.wanted, w.held, False) for w in go]
+    gone = [stake(w.slope, w.wanted, w.held) for w in go]
     for sign in (1, -1):
         for one in gone:
             demand.put(one, sign)

@@ -10,7 +10,7 @@ from ext_authz.admission.controller import Controller
 from ext_authz.admission.hammering import HAMMERING, READ_EVERY, WITHIN_S, Record
 from ext_authz.admission.view import Ask, Caller
 from ext_authz.model import Outcome, Reason, RetryHint, Verdict
-from ext_authz.overload import Demotion, Enforcement, Enforcing
+from ext_authz.overload import Demotion, Enforcement, Enforcing, HoldRules
 from ext_authz.settings import AdmissionSettings
 from tests.support.world import ask_of, pool, sample, settings, tenant
 
@@ -130,6 +130,24 @@ def test_its_share_is_served() -> None:
     for number in (1, 2, 3):
         gate.settle(number)
         assert gate.send() in {Reason.HEADROOM, Reason.IDLE_ENDPOINT}
+
+
+def test_who_could_wait_at_the_gate_is_read() -> None:
+    """While fewer of its flow wait than when it was last refused, one of a key that hammers waits
+    as any other would; the rest is refused unread."""
+    gate = rig(hold=HoldRules(limit_s=0.5))
+    for _ in range(8):
+        gate.send()
+    gate.hammer()
+    waiting = len(gate.controller.holding)
+    assert waiting > 0
+    gate.now += 0.6
+    gate.hear()
+    gate.controller.dispatched(gate.now)
+    assert len(gate.controller.holding) == 0
+    reasons = [gate.send() for _ in range(100)]
+    assert len(gate.controller.holding) >= waiting
+    assert reasons.count(Reason.HAMMERING) > 80
 
 
 def test_what_is_refused_unread_is_demand() -> None:

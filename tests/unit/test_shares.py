@@ -101,8 +101,7 @@ def test_a_silent_flow_wants_what_it_holds() -> None:
     hold(shares, a, 3)
     shares.refused(a, NO_HINT, 0.0)
     b = shares.flow(B, 1.0, 2.5)
-    # Told to come back, it still wants the one that was refused, for which no room is kept.
-    assert (a.wanted, shares.allowance(b, 3.0)) == (4.0, 13.0)
+    assert (a.wanted, shares.allowance(b, 3.0)) == (3.0, 13.0)
     shares.flow(A, 1.0, 2.6)
     assert a.wanted > 3.0
 
@@ -126,6 +125,28 @@ def test_a_refused_flow_is_remembered_until_it_had_time_to_return() -> None:
     assert A in {flow.key for flow in shares.flows()}
     shares.flow(B, 1.0, 60.0)
     assert A not in {flow.key for flow in shares.flows()}
+
+
+def test_who_is_away_takes_nothing_from_those_who_share_what_is_there() -> None:
+    """A third was told to come back in half a minute: until then two share all there is, but are
+    told to come back themselves at the pace that will be theirs when it is there; and so no more
+    when it was there, or its time is over."""
+    shares = Shares(18)
+    a, b = shares.flow(A, 1.0, 0.0), shares.flow(B, 1.0, 0.0)
+    c = shares.flow(("c", "t"), 1.0, 0.0)
+    for _ in range(100):
+        shares.refused(c, RetryHint(30.0, 0.0), 0.0)
+    for now in (0.0, 2.5, 2.8):
+        press(shares, a, now)
+        press(shares, b, now + 0.1)
+    assert shares.share(a) == shares.share(b) == pytest.approx(9.0, rel=0.03)
+    assert shares.returning_share(a) == pytest.approx(6.0, rel=0.05)
+    shares.flow(("c", "t"), 1.0, 3.1)
+    assert shares.returning_share(a) == shares.share(a)
+    shares.flow(A, 1.0, 5.5)
+    shares.flow(A, 1.0, 50.0)
+    assert shares.returning_share(a) == shares.share(a)
+    assert shares._away == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("event", ["new flow", "resize"])
@@ -200,6 +221,23 @@ def test_what_was_counted_corrects_what_was_expected() -> None:
     press(shares, b, 0.1)
     shares.flow(A, 1.0, 0.3)
     assert (shares.share(a), shares.share(b)) == pytest.approx((6.0, 12.0))
+
+
+def test_what_was_expected_before_anything_was_counted_says_nothing() -> None:
+    """Before anybody counted, four times as much was expected of each request as it is; of the
+    flow that comes later, what is true. Both are the same work."""
+    shares = Shares(18)
+    a, b = shares.flow(A, 1.0, 0.0), shares.flow(B, 1.0, 0.0)
+    for _ in range(100):
+        shares.worked(a, 400.0, 1.0, 0.0)
+    for _ in range(20):
+        for flow in (a, b):
+            shares.worked(flow, 100.0, 1.0, 0.0)
+            flow.counted(100.0, 100.0)
+    press(shares, a, 0.0)
+    press(shares, b, 0.1)
+    shares.flow(A, 1.0, 0.3)
+    assert shares.share(a) == pytest.approx(shares.share(b), rel=0.05)
 
 
 @pytest.mark.parametrize(("floor_ratio", "low"), [(0.1, 2.0), (0.25, 5.0), (0.0, 0.0)])

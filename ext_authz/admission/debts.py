@@ -1,0 +1,56 @@
+"""What each flow of a pool is owed: the slot-seconds by which it got less than its share.
+
+PURE. What a flow is owed, either way, is made good over the time that a request holds a slot, and
+over no less than `LEAST_HORIZON_S`. It moves a share by one slot, or by `OWED_RATIO` of it if that
+is more.
+"""
+
+from __future__ import annotations
+
+from math import exp
+
+from ext_authz.admission.flows import PRESSURE_S, Flow
+
+LEAST_HORIZON_S = 1.0
+OWED_RATIO = 0.25
+
+
+class Debts:
+    """Of one pool. `horizon_s` is the time over which they are made good."""
+
+    __slots__ = ("_at_s", "_busy_s", "horizon_s")
+
+    def __init__(self) -> None:
+        self.horizon_s = LEAST_HORIZON_S
+        # The integral of the part of the pool that was in use. Not the part at the moment: requests
+        # are let in when one has just ended, so that it is low whenever a flow changes.
+        self._busy_s = 0.0
+        self._at_s = 0.0
+
+    def hold(self, held_s: float) -> None:
+        """Requests hold their slots for so long."""
+        self.horizon_s = held_s if held_s > LEAST_HORIZON_S else LEAST_HORIZON_S
+
+    def go_on(self, used: int, usable: float, now: float) -> None:
+        """So many of the slots that can be used were held since the last time."""
+        seconds = now - self._at_s
+        if seconds > 0.0:
+            self._at_s = now
+            self._busy_s += seconds if used >= usable else seconds * used / usable
+
+    def owe(self, flow: Flow, seconds: float, share: float | None) -> None:
+        """What the flow is owed for the last so many seconds, in which its share was so large;
+        None if it had all it wanted, or what it did not have was in nobody else's hands."""
+        busy_s = self._busy_s - flow.busy_s
+        flow.busy_s = self._busy_s
+        if share is None:
+            # Nobody saves up what others did not keep from it.
+            if flow.owed_s:
+                flow.owed_s *= exp(-seconds / self.horizon_s)
+            return
+        # Of what is really in use: slots that nobody gets are owed to nobody.
+        part = 1.0 if seconds < PRESSURE_S else PRESSURE_S / seconds
+        own_s = min(flow.wanted * seconds, share * busy_s)
+        most_s = self.horizon_s * max(1.0, OWED_RATIO * own_s / seconds)
+        owed_s = flow.owed_s + part * (own_s - flow.used * seconds)
+        flow.owed_s = min(max(owed_s, -most_s), most_s)
