@@ -20,6 +20,8 @@ from tests.benchmarks.stages import mean_us
 # A client that comes back every millisecond, and for how long until it is known for that.
 EVERY_S, WARM = 0.001, 3000
 FULL, MEAN_S = 1e6, 10.0
+# Refusals between two samples of all endpoints.
+HEAR_EVERY = 100
 
 
 def refusal_costs(config: Path) -> dict[str, dict[str, float]]:
@@ -32,9 +34,9 @@ def refusal_costs(config: Path) -> dict[str, dict[str, float]]:
         times = _times(step_s)
         gate = _full_gate(config)
 
-        def refused(gate: Gate = gate, times: Iterator[float] = times) -> Reason:
-            now = next(times)
-            if int(now / EVERY_S) % 100 == 0:
+        def refused(gate: Gate = gate, times: Iterator[tuple[float, int]] = times) -> Reason:
+            now, number = next(times)
+            if number % HEAR_EVERY == 0:
                 _hear(gate, now)
             call = codec.decode_check(data)
             decision, api = gate.decide(call, now)
@@ -48,8 +50,8 @@ def refusal_costs(config: Path) -> dict[str, dict[str, float]]:
     return {"refused_us": out}
 
 
-def _times(step_s: float) -> Iterator[float]:
-    return (1.0 + step_s * number for number in count())
+def _times(step_s: float) -> Iterator[tuple[float, int]]:
+    return ((1.0 + step_s * number, number) for number in count())
 
 
 def _full_gate(config: Path) -> Gate:
