@@ -64,8 +64,8 @@ class Curve:
         cell = cell_of(level)
         group = cell // GROUP
         first = group * GROUP
-        slope = sum(self._group_slopes[:group]) + sum(self._slopes[first:cell])
-        amount = sum(self._group_amounts[:group]) + sum(self._amounts[first:cell])
+        slope = sum(self._group_slopes[:group], 0.0) + sum(self._slopes[first:cell], 0.0)
+        amount = sum(self._group_amounts[:group], 0.0) + sum(self._amounts[first:cell], 0.0)
         low, high = _EDGES[cell], _EDGES[cell + 1]
         before = low * slope - amount
         after = high * (slope + self._slopes[cell]) - amount - self._amounts[cell]

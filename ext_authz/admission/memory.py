@@ -71,7 +71,7 @@ def room_tokens(endpoint: EndpointState, guarded: float, shown: float) -> float:
     What is admitted counts in full from the start, so the larger of the gauge and our own
     reservations is taken: a gauge lags, and our estimate misses foreign work.
     """
-    taken: float = endpoint.own_tokens
+    taken = float(endpoint.own_tokens)
     if endpoint.untold > 0.0:
         taken *= endpoint.traffic.running_ratio
     return guarded - (taken if taken > shown else shown)

@@ -127,7 +127,7 @@ class LengthTable:
                 raise ValueError("not a table of lengths")
             kept.append(weights)
         self._ended, self._capped = kept
-        known = ceil(sum(self._ended) + sum(self._capped))
+        known = ceil(sum(self._ended, 0.0) + sum(self._capped, 0.0))
         self.count = max(0, min(int(told["count"]), known))
         self._refresh()
 

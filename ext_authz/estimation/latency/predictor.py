@@ -189,8 +189,8 @@ class Predictor:
             fresh._take(saved)
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             return False
-        for name in self.__slots__:
-            setattr(self, name, getattr(fresh, name))
+        self._first, self._rest, self._whole = fresh._first, fresh._rest, fresh._whole
+        self.e2e, self.ttft = fresh.e2e, fresh.ttft
         return True
 
     def _take(self, saved: object) -> None:
