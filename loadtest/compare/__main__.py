@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -109,6 +110,8 @@ def _names(
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; 0 when every run went through."""
+    # By default a SIGTERM would leave all that was started behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     given = parse(argv)
     if given.list:
         for name, scenario in SCENARIOS.items():

@@ -107,6 +107,9 @@ def line(run: Run) -> str:
         f"kept {_ratio(row.efficiency)}, p99 {'-' if row.p99_s is None else f'{row.p99_s:.2f} s'}",
         f"(CPU {100 * cpu.busy:.0f} %, others {100 * cpu.others:.0f} %)",
     ]
+    if run.probe is not None:
+        told = f"{run.probe.streams} streams read live, first token off by"
+        parts.append(f"({told} {1000 * run.probe.worst_off_s:.0f} ms at most)")
     return " ".join([*parts, *(f"- {note}" for note in run.notes)])
 
 

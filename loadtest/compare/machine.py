@@ -9,10 +9,10 @@ from pathlib import Path
 from loadtest.compare.outcome import Cpu
 
 PROC = Path("/proc")
-# Beyond these a run says little of its variant: the load generator sent late, or others had a good
-# part of the machine.
+# Beyond these a run says little of its variant: the load generator sent late, or others had half
+# of the machine.
 LATE_S = 0.05
-OTHERS = 0.25
+OTHERS = 0.5
 
 
 class Meter:

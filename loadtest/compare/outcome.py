@@ -76,9 +76,20 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """What an independent reader saw of a part of the streams: how many it read to their end, and
+    by how much, in the median and at most, their first tokens came later than told."""
+
+    streams: int
+    median_off_s: float
+    worst_off_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One run. `limit` is the number that the variant had, if it has one (a static limit); `notes`
-    are lines about what was odd; `world` is the digest of what was played."""
+    are lines about what was odd; `probe` is there where streams were read live; `world` is the
+    digest of what was played."""
 
     scenario: str
     variant: str
@@ -91,6 +102,7 @@ class Run:
     limit: float | None = None
     notes: tuple[str, ...] = ()
     world: str = ""
+    probe: Probe | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As it is written."""
@@ -136,5 +148,6 @@ def _run(kept: Mapping[str, Any]) -> Run:
                 **{**kept["series"], "hints": [(told, real) for told, real in series.hints]}
             ),
             "notes": tuple(kept["notes"]),
+            "probe": Probe(**kept["probe"]) if kept.get("probe") else None,
         }
     )

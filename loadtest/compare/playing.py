@@ -6,20 +6,30 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from loadtest.compare.machine import Meter
 from loadtest.compare.measures import measured, series
-from loadtest.compare.outcome import Cpu, Run
+from loadtest.compare.outcome import Cpu, Probe, Run
 from loadtest.compare.plans import written
-from loadtest.compare.scenario import Event, Killed, Scenario, Telemetry, Throttled, world_of
-from loadtest.compare.stack import Changing, Stack, start
+from loadtest.compare.scenario import (
+    Event,
+    Killed,
+    Kind,
+    Scenario,
+    Telemetry,
+    Throttled,
+    world_of,
+)
+from loadtest.compare.stack import MODEL, Changing, Stack, start
 from loadtest.compare.tries import Sent, Try, read
 from loadtest.compare.truth import Served, read_log
 from loadtest.parts import BIN, control, fetch, unanswered_checks
@@ -29,6 +39,8 @@ SCRIPT = Path(__file__).parents[1] / "k6" / "load.js"
 # k6 when a threshold of its script was not held.
 MISSED = 99
 LOOK_S = 0.25
+# The part of all streams that is read live besides.
+PROBED = 0.01
 Tick = Callable[[float], None]
 
 
@@ -41,6 +53,7 @@ class Raw:
     served: tuple[Served, ...]
     cpu: Cpu
     asked: Mapping[str, int] = field(default_factory=dict)
+    probe: Probe | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -69,6 +82,7 @@ def play(
         limit=variant.limit,
         notes=raw.notes,
         world=world_of(scenario),
+        probe=raw.probe,
     )
 
 
@@ -81,8 +95,9 @@ def play_raw(
         started = start(scenario, variant, work, stack)
         console = work / "tries.jsonl"
         k6 = stack.enter_context(start_k6(scenario, started.url, seed, console))
-        meter, logs = Meter(), dict[int, Any]()
         began_s = _wait_began(console, k6)
+        probe = start_probe(scenario, started.url, seed, work, stack)
+        meter, logs = Meter(), dict[int, Any]()
         due = sorted(scenario.events, key=lambda event: event.at_s)
         limit_s = scenario.until_s + scenario.patience_s + 60.0
         while k6.poll() is None:
@@ -106,6 +121,7 @@ def play_raw(
             cpu=meter.cpu(time.time() - began_s, late_p99_s(sent.tries)),
             asked=_asked(logs),
             notes=_notes(started),
+            probe=_probed(probe),
         )
 
 
@@ -121,10 +137,36 @@ def start_k6(scenario: Scenario, url: str, seed: int, console: Path) -> Process:
     return Process([*command, str(SCRIPT)], console.with_name("k6.log"))
 
 
+def start_probe(
+    scenario: Scenario, url: str, seed: int, work: Path, stack: ExitStack
+) -> Process | None:
+    """What reads a hundredth of the streams live; None where nothing is streamed."""
+    for tenant in scenario.tenants:
+        if tenant.shape.kind is Kind.STREAM:
+            rate_rps = PROBED * scenario.rate_rps(tenant, scenario.window_s[0])
+            command = [sys.executable, "-m", "loadtest.probe", "--target", url]
+            command += ["--key", tenant.key, "--model", MODEL, "--seed", str(seed)]
+            command += ["--rate", f"{rate_rps:g}", "--seconds", str(scenario.until_s)]
+            return stack.enter_context(Process(command, work / "probe.log"))
+    return None
+
+
 def late_p99_s(tries: tuple[Try, ...]) -> float:
     """How late what was due was sent, at its 99th percentile."""
     late = sorted(one.late_s for one in tries if one.tries == 1)
     return late[int(0.99 * len(late))] if late else 0.0
+
+
+def _probed(process: Process | None) -> Probe | None:
+    """What the probe saw, once it has ended; None if it got no stream through."""
+    if process is None:
+        return None
+    if process.wait(within_s=60.0) != 0:
+        raise RuntimeError(f"the probe failed:\n{process.output()[-2000:]}")
+    told = [json.loads(line)["off_s"] for line in process.output().splitlines()]
+    if not told:
+        return None
+    return Probe(len(told), round(median(told), 4), round(max(told), 4))
 
 
 def _wait_began(console: Path, k6: Process) -> float:

@@ -49,12 +49,12 @@ def test_others_are_what_no_process_of_ours_did(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("late_p99_s", "others", "starved"), [(0.06, 0, True), (0.01, 60, True), (0.01, 40, False)]
+    ("late_p99_s", "others", "starved"), [(0.06, 0, True), (0.01, 110, True), (0.01, 90, False)]
 )
 def test_starved_is_sent_late_or_much_that_others_did(
     tmp_path: Path, late_p99_s: float, others: int, *, starved: bool
 ) -> None:
-    """Of 200 ticks: a quarter is the bound."""
+    """Of 200 ticks: a half is the bound."""
     root = proc(tmp_path / "proc", {10: (1, 0)}, 0, 0, None)
     meter = Meter(10, root)
     proc(root, {10: (1, 20)}, 20 + others, 180 - others, None)

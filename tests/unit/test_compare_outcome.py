@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.compare.outcome import Cpu, Measured, Run, Series, path_of, read, read_all, write
+from loadtest.compare.outcome import (
+    Cpu,
+    Measured,
+    Probe,
+    Run,
+    Series,
+    path_of,
+    read,
+    read_all,
+    write,
+)
 
 RUN = Run(
     scenario="burst",
@@ -36,7 +46,8 @@ def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:
     path = write(RUN, tmp_path)
     assert path == path_of("burst", "gate", 2, tmp_path) == tmp_path / "burst" / "gate" / "2.json"
     assert read(path) == RUN
-    other = replace(RUN, variant="none", limit=12.0)
+    probe = Probe(streams=9, median_off_s=0.002, worst_off_s=0.01)
+    other = replace(RUN, variant="none", limit=12.0, probe=probe)
     write(other, tmp_path)
     assert read_all(tmp_path) == [RUN, other]
     assert read_all(tmp_path / "nowhere") == []
