@@ -101,23 +101,26 @@ class Curve:
 @value
 class Stake:
     """What one flow asks for: `wanted` slots of which it holds `held`, and `slope` slots for each
-    unit of the level. The rest are the cells of its ramps."""
+    unit of the level. `kept` of those it does not hold are kept for it at any level. The rest are
+    the cells of its ramps."""
 
     slope: float
     wanted: float
     held: int
-    start: int
-    base: int
-    end: int
+    kept: float
+    start: int = 0
+    base: int = 0
+    end: int = 0
 
 
 def stake(slope: float, wanted: float, held: int) -> Stake:
     """The stake of a flow; `wanted` is finite and at least `held`, if that is more than one."""
     if wanted <= 1.0:
-        return Stake(slope, wanted, held, 0, 0, 0)
+        return Stake(slope, wanted, held, wanted - held if held <= 1 else 0.0)
     start = cell_of(1.0 / slope)
     base = start if held <= 1 else cell_of(held / slope)
-    return Stake(slope, wanted, held, start, base, cell_of(wanted / slope))
+    kept = 1.0 if held == 0 else 0.0
+    return Stake(slope, wanted, held, kept, start, base, cell_of(wanted / slope))
 
 
 class Demand:
@@ -143,12 +146,10 @@ class Demand:
         """Add a stake (1), or take away one that was added (-1)."""
         self._stakes += sign
         wanted, held = one.wanted, one.held
-        floor = wanted if wanted < 1.0 else 1.0
         self.wanted += sign * wanted
-        self._floors += sign * floor
+        self._floors += sign * (wanted if wanted < 1.0 else 1.0)
         self.spare += sign * (wanted - held)
-        if held == 0 or wanted <= held == 1:
-            self._kept_floors += sign * (floor - held)
+        self._kept_floors += sign * one.kept
         if wanted > 1.0:
             slope, end = sign * one.slope, one.end
             self._given.add(one.start, slope, sign, sign)
@@ -157,6 +158,18 @@ class Demand:
             self._kept.add(end, -slope, -sign * wanted, sign)
         if self._stakes == 0:
             self._clear()
+
+    def swap(self, before: Stake, after: Stake) -> None:
+        """Put `after` in the place of `before`, which was added."""
+        if before.wanted > 1.0 or after.wanted > 1.0:
+            self.put(before, -1)
+            self.put(after, 1)
+            return
+        more = after.wanted - before.wanted
+        self.wanted += more
+        self._floors += more
+        self.spare += more - (after.held - before.held)
+        self._kept_floors += after.kept - before.kept
 
     def level(self, capacity: float) -> float:
         """Where all get together what there is; infinite if they get what they want."""

@@ -24,8 +24,10 @@ PEAK_MEMORY_S = 10.0
 # a flow stands for: what is usual in the pool.
 RATE_MEMORY = 128
 RATE_PRIOR = 8.0
-# Over so many requests what is usual in a pool is a mean.
+# Over so many requests what is usual in a pool is a mean, and by how much it must have moved to
+# matter.
 USUAL_MEMORY = 512
+TURN_RATIO = 0.02
 # No request is less, nor holds a slot for less: what is divided by must not be nothing.
 LEAST_WORK, LEAST_HELD_S = 1.0, 1e-3
 # For how long a slot is taken to be held before any was given back.
@@ -104,6 +106,7 @@ class Flow:
         "slope",
         "truth",
         "used",
+        "valued",
         "wanted",
         "weight",
     )
@@ -129,6 +132,8 @@ class Flow:
         # Estimated work by the seconds a slot was held for it; work as counted by work estimated.
         self.rate = Ratio(RATE_MEMORY)
         self.truth = Ratio(RATE_MEMORY)
+        # What was `Usual.turn` when its slope was found; -1: it is to be found anew.
+        self.valued = -1
         self.seen_s = now
         self.at_s = now
         self.silent = False
@@ -162,6 +167,7 @@ class Flow:
             # What was expected before anything was counted is not corrected by what is from now on.
             self.rate = Ratio(RATE_MEMORY)
         self.truth.add(work, expected)
+        self.valued = -1
 
     def is_pressing(self, now: float) -> bool:
         """Whether it was refused just now."""
@@ -227,9 +233,10 @@ class Flow:
 
 
 class Usual:
-    """What is usual in a pool: work for each second of a slot, and how long requests hold one."""
+    """What is usual in a pool: work for each second of a slot, and how long requests hold one. At
+    each `turn` that has become another."""
 
-    __slots__ = ("_rate", "_unit", "_usual", "held_s")
+    __slots__ = ("_known", "_rate", "_unit", "_usual", "held_s", "turn")
 
     def __init__(self) -> None:
         self.held_s = 0.0
@@ -237,6 +244,9 @@ class Usual:
         # Of the level. All flows must be measured by the same one, so it is what was usual first.
         self._unit = 0.0
         self._usual = 0.0
+        self.turn = 0
+        # What was usual at the last turn.
+        self._known = 0.0
 
     def freed(self, used: float, seconds: float) -> float:
         """Of `used` slots those that are expected to come free within `seconds`."""
@@ -247,14 +257,20 @@ class Usual:
         work = work if work > LEAST_WORK else LEAST_WORK
         held_s = held_s if held_s > LEAST_HELD_S else LEAST_HELD_S
         flow.rate.add(work, held_s)
+        flow.valued = -1
         rate = self._rate
         rate.add(work, held_s)
         self._unit = self._unit or work / held_s
         self.held_s = rate.whole / rate.requests
-        self._usual = rate.part / rate.whole
+        self._usual = usual = rate.part / rate.whole
+        if abs(usual - self._known) > TURN_RATIO * usual:
+            # What is not known of a flow follows what is usual.
+            self._known = usual
+            self.turn += 1
 
     def slope(self, flow: Flow) -> float:
         """The flow's weight in slots: by its work, as far as that is known."""
+        flow.valued = self.turn
         if not self._unit:
             return flow.weight
         # Comparisons, not min and max: it is asked whenever a flow changes.

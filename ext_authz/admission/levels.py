@@ -46,6 +46,12 @@ class Levels:
         self._grow_squares = 0.0
         self._means = 0.0
 
+    def room(self, flow: Flow) -> float:
+        """Slots kept for the flow beyond those it holds."""
+        level = self.of[flow.priority]
+        # Nothing else has changed since it was entered.
+        return flow.room if level == flow.room_level else flow.find_room(level)
+
     def change(self, flow: Flow) -> None:
         """What the flow wants or holds has changed."""
         if not flow.changed:
@@ -100,20 +106,26 @@ class Levels:
         return min(1.0, sqrt(poisson + (squares - poisson) / many) / grow)
 
     def _put(self, flow: Flow) -> None:
-        if flow.booked is not None:
-            priority, before = flow.booked
-            self._demands[priority].put(before, -1)
-            flow.booked = None
+        priority, booked = flow.priority, flow.booked
         if flow.gone:
+            if booked is not None:
+                self._demands[booked[0]].put(booked[1], -1)
+                flow.booked = None
             self._grow_to(flow, 0.0, 0.0)
             return
-        demand = self._demands.get(flow.priority)
+        demand = self._demands.get(priority)
         if demand is None:
-            demand = self._demands[flow.priority] = Demand()
+            demand = self._demands[priority] = Demand()
         entry = stake(flow.slope, flow.wanted, flow.used)
-        demand.put(entry, 1)
-        flow.booked = (flow.priority, entry)
-        self._grow_to(flow, flow.growing, flow.mean if flow.growing or not flow.used else 0.0)
+        if booked is not None and booked[0] is priority:
+            demand.swap(booked[1], entry)
+        else:
+            if booked is not None:
+                self._demands[booked[0]].put(booked[1], -1)
+            demand.put(entry, 1)
+        flow.booked = (priority, entry)
+        growing = flow.growing
+        self._grow_to(flow, growing, flow.mean if growing or not flow.used else 0.0)
 
     def _grow_to(self, flow: Flow, grow: float, mean: float) -> None:
         """Enter by how much the flow may grow, and from which mean, in place of what was."""

@@ -81,7 +81,7 @@ class Shares:
             self._goes_away(flow, 0.0)
             self._held[flow.priority] -= flow.used
             self._held[priority] += flow.used
-            flow.weight, flow.priority = weight, priority
+            flow.weight, flow.priority, flow.valued = weight, priority, -1
             flow.silent, flow.missed_last = False, 0.0
             self._take(flow, now)
         if flow.armed_s == inf:
@@ -130,8 +130,8 @@ class Shares:
         """Slots the flow may hold while the pool carries `load` requests in all (ours and
         others'): its share, or what it can borrow beyond it. Read it as `within`. Others can also
         wait for what comes free, of what is lent too, and so much less is kept for them."""
-        kept = self._levels.kept - self._room(flow)
-        if not self._yielding.flows.others(flow.key, flow.seen_s):
+        kept = self._levels.kept - self._levels.room(flow)
+        if self.patience_s and not self._yielding.flows.others(flow.key, flow.seen_s):
             kept -= self._usual.freed(self.used + kept, self.patience_s)
         free = self.usable - load - (kept if kept > 0.0 else 0.0)
         within, borrowed = self.within(flow), flow.used + free
@@ -165,16 +165,20 @@ class Shares:
     def admitted(self, flow: Flow, now: float) -> None:
         """One more of the flow's requests holds a slot."""
         self._leave(flow, now)
-        self._hold(flow, 1)
+        flow.used = used = flow.used + 1
+        self.used += 1
+        self._held[flow.priority] += 1
         flow.let_in += 1
-        if flow.peak < flow.used:
-            flow.peak = float(flow.used)
+        if flow.peak < used:
+            flow.peak = float(used)
         self._take(flow, now)
 
     def released(self, flow: Flow, now: float) -> None:
         """One of the flow's requests gave its slot back."""
         self._leave(flow, now)
-        self._hold(flow, -1)
+        flow.used -= 1
+        self.used -= 1
+        self._held[flow.priority] -= 1
         self._take(flow, now)
         if flow.armed_s == inf:
             # It was silent while it held something.
@@ -215,26 +219,15 @@ class Shares:
 
     # -- books ----------------------------------------------------------------------------
 
-    def _hold(self, flow: Flow, slots: int) -> None:
-        flow.used += slots
-        self.used += slots
-        self._held[flow.priority] += slots
-
     def _goes_away(self, flow: Flow, slots: float) -> None:
         """It is silent and will want so many slots when it is back, or it is not away any more."""
         self._away[flow.priority] += slots - flow.away
         flow.away = slots
 
-    def _room(self, flow: Flow) -> float:
-        """Slots kept for the flow beyond those it holds."""
-        level = self._levels.of[flow.priority]
-        # Nothing else has changed since it was entered.
-        return flow.room if level == flow.room_level else flow.find_room(level)
-
     def _leave(self, flow: Flow, now: float) -> None:
         """Before anything of a flow changes: what time has changed, and its room given up."""
         seconds = flow.advance(now)
-        self._levels.kept -= self._room(flow)
+        self._levels.kept -= self._levels.room(flow)
         self._debts.go_on(self.used, self.usable, now)
         if seconds > 0.0:
             presses = self._levels.of[flow.priority] < inf and flow.is_pressing(now)
@@ -243,7 +236,8 @@ class Shares:
 
     def _take(self, flow: Flow, now: float) -> None:
         """After it has changed."""
-        flow.slope = self._usual.slope(flow)
+        if flow.valued != self._usual.turn:
+            flow.slope = self._usual.slope(flow)
         levels = self._levels
         flow.want(levels.pooling, now)
         levels.kept += flow.find_room(levels.of[flow.priority])
