@@ -2,7 +2,8 @@
 
 PURE. Where the promise or memory is what bounds a pool, its slots are never used up, and shares of
 them would bind nobody: who asks most often would get most. So what is shared out is no more than
-the load beside which requests were refused for want of time.
+the load beside which requests were refused for want of time, and no less than what one more would
+have had time beside that was refused for its share.
 """
 
 from __future__ import annotations
@@ -31,6 +32,16 @@ class Fullness:
         full = self.usable(slots, now)
         self._load = full + STEP * min(0.0, max(load, 1.0) - full)
         self._at_s = now
+
+    @property
+    def known(self) -> bool:
+        """Whether any was felt yet."""
+        return self._load < inf
+
+    def had_room(self, load: float, slots: int, now: float) -> None:
+        """A request that was refused for its share would have been soon enough beside `load`."""
+        if load + 1.0 > self.usable(slots, now):
+            self._load, self._at_s = load + 1.0, now
 
     def usable(self, slots: int, now: float) -> float:
         """How many of `slots` can be used."""

@@ -69,7 +69,8 @@ def latency(view: View) -> Reason | None:
     risk, target = view.risk or 0.0, view.settings.target_violation_ratio
     view.promised = risk <= target
     spared = view.promised or _is_idle(view) or view.endpoint.own < view.floor
-    if risk <= MOST_RISK and view.pool.risks.allows(risk, target):
+    risks = view.pool.risks
+    if risk <= MOST_RISK and (risks.allows(risk, target) or risks.is_within(risk, target)):
         return None
     if spared or not view.is_load_to_blame(risk):
         return None

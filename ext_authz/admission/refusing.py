@@ -15,7 +15,7 @@ from ext_authz.admission.flows import Flow, FlowKey
 from ext_authz.admission.hammering import Hammering, Record, is_excess, note
 from ext_authz.admission.looking import holds
 from ext_authz.admission.measures import Count
-from ext_authz.admission.policies import HOLDABLE, demotion
+from ext_authz.admission.policies import HOLDABLE, demotion, latency
 from ext_authz.admission.tenant_limits import Breach
 from ext_authz.admission.view import Ask, Caller, PoolState, View
 from ext_authz.model import Decision, Reason, RetryHint
@@ -64,8 +64,11 @@ class Refuser:
                 record.waiting = self._waiting_of(view.pool.spec.name, view.flow.key)
             further = () if demotion(ask) is Demotion.FORBIDDEN else ask.pools[1:]
             note(record, view, [pools[spec.name] for spec in further], reason, now)
+            shares = view.pool.shares
             if reason is Reason.SLO_UNREACHABLE and not view.hopeless:
-                view.pool.shares.full(view.pool_load, now)
+                shares.fullness.felt(view.pool_load, shares.slots, now)
+            elif reason is Reason.OVER_SHARE and shares.fullness.known and latency(view) is None:
+                shares.fullness.had_room(view.pool_load, shares.slots, now)
         return refusal(ask, view, reason, retry, None)
 
     def by_limit(self, ask: Ask, breach: Breach, now: float) -> Decision:

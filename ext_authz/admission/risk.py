@@ -33,6 +33,11 @@ class RiskBudget:
         """Whether the mean stays within `target_ratio` with one more of `risk` (0..1)."""
         return self.worth * self._with(risk) <= target_ratio
 
+    def is_within(self, risk: float, target_ratio: float) -> bool:
+        """Whether promises of that `risk` alone would be broken no more often than that: whatever
+        was taken on before, such a request makes it less."""
+        return self.worth * risk <= target_ratio
+
     def took(self, risk: float) -> None:
         """A request of `risk` was let in."""
         self.mean = self._with(risk)

@@ -50,7 +50,7 @@ class Shares:
         self._times: list[tuple[float, int, Flow]] = []
         self._numbers = count()
         self._usual = Usual()
-        self._fullness = Fullness()
+        self.fullness = Fullness()
         self._debts = Debts()
         self.patience_s = 0.0  # how long a request may wait for a slot that comes free
         self._yielding = Yielding()
@@ -207,10 +207,6 @@ class Shares:
         """A promise to the flow was broken."""
         self._yielding.broken(flow, now)
 
-    def full(self, load: float, now: float) -> None:
-        """A request had no room beside `load`, though there were slots: no more is shared out."""
-        self._fullness.felt(load, self.slots, now)
-
     def resize(self, slots: int) -> None:
         """The pool's slots changed; flows stay."""
         if slots != self.slots:
@@ -250,7 +246,7 @@ class Shares:
             self._refreshed_s = now
         # Alone, nobody has to share.
         shared = self._yielding.flows.both(now)
-        self.usable = self._fullness.usable(self.slots, now) if shared else float(self.slots)
+        self.usable = self.fullness.usable(self.slots, now) if shared else float(self.slots)
         self._levels.find(self.usable, self.rules.class_floor_ratio)
 
     def _arm(self, flow: Flow, at_s: float) -> None:

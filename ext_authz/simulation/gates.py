@@ -75,6 +75,8 @@ class Asking:
         self.costs = CostBook(settings.cost)
         self._intake = Intake(settings, self.costs)
         self._calls: dict[tuple[str, str], HttpCall] = {}
+        # The first pool of each client's last request that was read.
+        self.pools: dict[str, str] = {}
 
     def reconfigure(self, settings: AdmissionSettings) -> None:
         """What was learned stays."""
@@ -103,7 +105,7 @@ class Asking:
             call = self._calls[kind] = HttpCall("POST", client.path, headers, b"", 0, False)
         ask = self._intake.ask(life.id, self.settings.tenants[client.who], call, request, caller)
         if isinstance(ask, Ask):
-            life.pool = ask.pools[0].name
+            life.pool = self.pools[client.name] = ask.pools[0].name
             if ask.slo_s is not None:
                 life.slo_s = ask.slo_s
         return ask
@@ -124,6 +126,7 @@ class ControllerGate:
         caller = self.asking.caller(life)
         early = self.controller.refuse_early(tenant, caller, now)
         if early is not None:
+            life.pool = self.asking.pools.get(life.client.name, "")
             return early
         ask = self.asking.ask(life, caller)
         if isinstance(ask, Decision):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from ext_authz.model import Reason
 from ext_authz.overload import ShareRules
@@ -17,9 +17,12 @@ from ext_authz.simulation.servers import Life
 
 # The most requests that were truly inside are kept for each so many seconds.
 PEAK_S = 0.05
-# Refusals for want of capacity: only these can be premature.
-CONTENDED = frozenset({Reason.SLO_UNREACHABLE, Reason.AT_CAPACITY, Reason.RESERVED,
-                       Reason.OVER_SHARE, Reason.KV_MEMORY, Reason.DEVICE_MEMORY})  # fmt: skip
+# Refusals for what a request or its tenant is, or for want of servers; all others are for want of
+# capacity, which is what can be premature.
+NOT_CONTENDED = frozenset({Reason.UNKNOWN_KEY, Reason.MODEL_NOT_ALLOWED, Reason.UNKNOWN_MODEL,
+                           Reason.TOO_LARGE, Reason.REQUEST_RATE, Reason.TOKEN_RATE,
+                           Reason.TENANT_CONCURRENCY, Reason.TYPE_CONCURRENCY, Reason.NO_ENDPOINT,
+                           Reason.TELEMETRY_LOST, Reason.OVERLOADED})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,16 @@ class InFlight:
     truth: int
     load: float
     own: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A refusal for want of capacity in a pool, in which so many of its tenant were `inside`."""
+
+    at_s: float
+    pool: str
+    tenant: str
+    inside: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +63,13 @@ class Level:
         self._peaks = [0]
         self._last = 0
 
-    def is_at(self, number: int, now: float) -> None:
-        """It has changed to `number`."""
+    def changes(self, more: int, now: float) -> None:
+        """It is so many more, or fewer."""
         peaks, slot = self._peaks, int(now / PEAK_S)
         if slot >= len(peaks):
             peaks.extend([self._last] * (slot + 1 - len(peaks)))
-        peaks[slot] = max(peaks[slot], number)
-        self._last = number
+        self._last += more
+        peaks[slot] = max(peaks[slot], self._last)
 
     def most(self, from_s: float, to_s: float) -> int:
         """The most there were between two times."""
@@ -108,9 +121,10 @@ class Records(Tally):
         self.lives: list[Life] = []
         self.looks: list[InFlight] = []
         self.held = 0
-        # When and in which pool something was refused for want of capacity.
-        self.contended: list[tuple[float, str]] = []
+        self.contended: list[Refused] = []
         self._inside: defaultdict[str, Level] = defaultdict(Level)
+        # Truly inside a pool, of each tenant.
+        self._running: Counter[tuple[str, str]] = Counter()
 
     def came(self, life: Life, now: float) -> None:
         """A request has come."""
@@ -128,12 +142,14 @@ class Records(Tally):
         for tally in (self, self.tenants[life.client.who]):
             tally.refused[second] += 1
             tally.reasons[reason] += 1
-        if reason in CONTENDED:
-            self.contended.append((now, life.pool))
+        if reason not in NOT_CONTENDED:
+            who = life.client.who
+            self.contended.append(Refused(now, life.pool, who, self._running[life.pool, who]))
 
-    def inside(self, pool: str, running: int, now: float) -> None:
-        """So many requests of a pool are truly inside."""
-        self._inside[pool].is_at(running, now)
+    def inside(self, pool: str, tenant: str, more: int, now: float) -> None:
+        """So many `more` of a tenant are truly inside a pool, or fewer (-1)."""
+        self._running[pool, tenant] += more
+        self._inside[pool].changes(more, now)
 
     def over(self, life: Life, now: float) -> None:
         """An admitted request has ended, served or not."""
@@ -190,18 +206,35 @@ class Records(Tally):
         )
 
     def premature(
-        self, limits: Mapping[str, float], life_s: float, window_s: tuple[int, int]
+        self, limits: Mapping[str, float], weights: Mapping[str, float], window_s: tuple[int, int]
     ) -> tuple[int, int]:
         """Refusals for want of capacity that were premature by the servers' own truth, and all of
         them: what was inside the pool stayed below its limit for as long as the request would have
-        run (`life_s`)."""
+        run, and its tenant held less than its share of that among those that were there."""
+        lives_s = {name: self._life_s(name, window_s) for name in self.tenants}
         early = judged = 0
-        for at_s, pool in self.contended:
+        for one in self.contended:
+            at_s, limit = one.at_s, limits[one.pool]
             if not window_s[0] <= at_s < window_s[1]:
                 continue
             judged += 1
-            early += self._inside[pool].most(at_s, at_s + life_s) < limits[pool]
+            here = sum(weights[name] for name in self.tenants if self._is_here(name, int(at_s)))
+            if one.inside < limit * weights[one.tenant] / here:
+                most = self._inside[one.pool].most(at_s, at_s + lives_s[one.tenant])
+                early += most < limit
         return early, judged
+
+    def _life_s(self, tenant: str, window_s: tuple[int, int]) -> float:
+        """How long requests of a tenant run on the mean, or those of all where none was served."""
+        for who in (tenant, None):
+            if times := [life.e2e_s for life in self.served(*window_s, who)]:
+                return fmean(times)
+        return 0.0
+
+    def _is_here(self, tenant: str, second: int) -> bool:
+        """Whether a tenant sent something in this second or one of its neighbours."""
+        offered = self.tenants[tenant].offered
+        return any(offered[at] for at in range(second - 1, second + 2))
 
     def fairness(
         self, weights: Mapping[str, float], window_s: tuple[int, int], rules: ShareRules

@@ -6,7 +6,6 @@ apart, so that a change to one leaves the others as they were.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
@@ -61,7 +60,6 @@ class Simulation(Schedule):
         self.stalled_s = -inf
         self.reshape: Callable[[EndpointSample], EndpointSample] = lambda sample: sample
         self.look: Callable[[Server], None] = lambda _: None
-        self._running: Counter[str] = Counter()
         self._held: dict[str, Life] = {}
         self._armed_s = inf
         self._ids = count()
@@ -144,8 +142,7 @@ class Simulation(Schedule):
         if not server.take(life, self.now):
             self._over(life, 503)
             return
-        self._running[server.pool] += 1
-        self.records.inside(server.pool, self._running[server.pool], self.now)
+        self.records.inside(server.pool, life.client.who, 1, self.now)
         self._wake(server)
 
     def _refused(self, life: Life, decision: Decision) -> None:
@@ -226,9 +223,7 @@ class Simulation(Schedule):
         life.over = True
         life.ended_s, life.e2e_s = self.now, self.now - life.arrived_s
         if life.ticket >= 0 and life.server is not None:
-            pool = life.server.pool
-            self._running[pool] -= 1
-            self.records.inside(pool, self._running[pool], self.now)
+            self.records.inside(life.server.pool, life.client.who, -1, self.now)
         self.records.over(life, self.now)
         log, chance = self.traffic.log, self._way
         lag_s = log.lag_s + chance.random() * log.flush_s

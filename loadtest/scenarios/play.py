@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
-from statistics import fmean
 from tempfile import TemporaryDirectory
 
 from ext_authz.config.compile import load
@@ -28,7 +27,8 @@ SEED_STEP = 1000
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Of the best static limit: its goodput, and by pool what all servers together may hold."""
+    """Of the best static limit: its goodput, and by pool what all servers together may hold at the
+    lowest that serves as much."""
 
     rps: float
     limits: Mapping[str, float]
@@ -94,9 +94,10 @@ def limited(scenario: Scenario, seed: int, limits: Mapping[str, int]) -> Simulat
 def measured(scenario: Scenario, records: Records, best: Best) -> Result:
     """The figures of a run, beside those of the best static limit."""
     window_s, innocent = scenario.window_s, scenario.innocent
-    life_s = fmean([life.e2e_s for life in records.served(*window_s)] or [0.0])
-    early, judged = records.premature(best.limits, life_s, window_s)
-    rules = settings_of(scenario.config).shares
+    settings = settings_of(scenario.config)
+    weights = {name: tenant.weight for name, tenant in settings.tenants.items()}
+    early, judged = records.premature(best.limits, weights, window_s)
+    rules = settings.shares
     fair = [records.fairness(each.weights, each.window_s, rules) for each in scenario.fair]
     served = recovered = p99_s = None
     if innocent:

@@ -36,7 +36,8 @@ every scenario of `loadtest/scenarios/table.py`. Written by `{command}` on {date
 - **innocent**: the tenant that stays within its share: p99 of what was served, and the part of what
   it sent that was served in time.
 - **premature**: of refusals for want of capacity, those in whose life the servers truly held less
-  than the best static limit all the time.
+  than the best static limit all the time (the lowest that serves as much, to 1 %), of a tenant that
+  held less than its share of it.
 - **recovered**: goodput after the trouble, of what is offered then, of the innocent tenant if there
   is one.
 """

@@ -32,6 +32,19 @@ def test_it_grows_back_to_the_slots() -> None:
     assert fullness.usable(10_000_000, FORGET_S + 1.0) == 10_000_000.0
 
 
+def test_one_that_would_have_had_time_raises_it_at_once() -> None:
+    """To what would have run then; never lower."""
+    fullness = Fullness()
+    assert not fullness.known
+    for _ in range(200):
+        fullness.felt(10.0, 64, 0.0)
+    assert fullness.known
+    fullness.had_room(16.0, 64, 0.0)
+    assert fullness.usable(64, 0.0) == 17.0
+    fullness.had_room(4.0, 64, 0.0)
+    assert fullness.usable(64, 0.0) == 17.0
+
+
 def test_a_refusal_at_a_higher_load_does_not_raise_it_and_none_is_below_one() -> None:
     """It says that there was no room, not that there was some."""
     fullness = Fullness()

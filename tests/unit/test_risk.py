@@ -41,6 +41,19 @@ def test_a_predicted_risk_is_worth_what_became_of_it(true_ratio: float, worth: f
     assert sum(found) / len(found) == pytest.approx(worth, rel=0.2)
 
 
+def test_what_is_safe_enough_alone_is_so_after_any_past() -> None:
+    """A budget that is used up is no reason to refuse what makes the mean less: by what a predicted
+    risk is worth, not by what it says."""
+    budget = RiskBudget()
+    for _ in range(4 * COMPARED):
+        budget.took(0.4)
+        budget.judged(0.04, False)
+    assert budget.worth == pytest.approx(LEAST_WORTH)
+    assert not budget.allows(0.09, 0.01)
+    assert budget.is_within(0.09, 0.01)
+    assert not budget.is_within(0.11, 0.01)
+
+
 def test_what_a_risk_is_worth_is_bounded() -> None:
     """However wrong predictions are, some risk is left, and some room."""
     never, always = RiskBudget(), RiskBudget()

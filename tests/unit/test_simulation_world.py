@@ -236,7 +236,7 @@ def test_a_level_remembers_its_peaks(seed: int) -> None:
     for _ in range(30):
         now += rng.expovariate(10.0)
         changes.append((now, rng.randrange(10)))
-        level.is_at(changes[-1][1], now)
+        level.changes(changes[-1][1] - changes[-2][1], now)
     from_s = rng.uniform(0.0, now)
     to_s = rng.uniform(from_s, now)
 
