@@ -142,7 +142,9 @@ class Shares:
         rules = self.rules
         if rules.pause_low and self._yielding.is_hot(flow, now):
             floor = rules.class_floor_ratio * self.slots - self._held[flow.priority]
-            return StandBack(Reason.PAUSED, flow.used + floor)
+            # The floor of a tenant comes before classes, unless their precedence is strict.
+            least = 1.0 if rules.class_floor_ratio else 0.0
+            return StandBack(Reason.PAUSED, max(least, flow.used + floor))
         if self._levels.of[flow.priority] < inf and self._yielding.is_heavy(flow, rules, now):
             return StandBack(Reason.YIELDING, self.within(flow))
         return None

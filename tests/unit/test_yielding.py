@@ -75,6 +75,23 @@ def test_batch_pauses_while_the_high_class_is_refused() -> None:
     assert shares.stand_back(low, 1.2) is None
 
 
+@pytest.mark.parametrize(("floor_ratio", "most"), [(0.1, 1.0), (0.0, 0.0)])
+def test_a_tenant_with_nothing_in_flight_keeps_its_floor(floor_ratio: float, most: float) -> None:
+    """Others of its class hold more than the floor of all: it may have one all the same, if the
+    precedence of classes is not strict."""
+    shares = Shares(20, ShareRules(class_floor_ratio=floor_ratio))
+    hot, busy, low = (
+        shares.flow((name, "t"), 1.0, 0.0, priority)
+        for name, priority in (("hot", HIGH), ("busy", LOW), ("low", LOW))
+    )
+    for _ in range(4):
+        shares.admitted(busy, 0.0)
+    press(shares, hot, 0.1)
+    rule = shares.stand_back(low, 0.2)
+    assert rule is not None
+    assert (rule.reason, rule.most) == (Reason.PAUSED, most)
+
+
 def test_broken_promises_pause_batch_only_while_somebody_is_refused() -> None:
     """A promise of the high class that was broken is not enough."""
     shares = Shares(20)
