@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from loadtest.compare import sweep
+from loadtest.compare import sweep, virtual
 from loadtest.compare.comparing import Due, Plan, compare, unstarved
 from loadtest.compare.outcome import RUNS, Run, read_all
 from loadtest.compare.playing import play
@@ -26,7 +26,7 @@ examples:
   python -m loadtest.compare --full               all scenarios three times; goes on where it ended
   python -m loadtest.compare --only burst,thermal --variants product,static_limit
   python -m loadtest.compare --full --again product    a changed product against the same rivals
-  python -m loadtest.compare --sweep --only burst      look for its best static limits again
+  python -m loadtest.compare --sweep --only burst      play its static limits to find the best
   python -m loadtest.compare --report             only write the report again
 """
 
@@ -37,21 +37,26 @@ def say(text: str) -> None:
 
 
 def swept(scenario: Scenario, *, anew: bool) -> Swept:
-    """The best static limits of a scenario, looked for if they are not kept or wanted anew."""
+    """The best static limits of a scenario: those that are kept; looked for in virtual time if
+    there are none; played for real if they are wanted anew."""
     kept = sweep.read()
     found = None if anew else sweep.best_of(scenario, kept)
     if found is not None:
         return found
     say(f"{scenario.name}: looking for its best static limits")
+    result = _played(scenario) if anew else virtual.sweep(scenario)
+    sweep.write({**sweep.read(), scenario.name: result})
+    return result.swept
+
+
+def _played(scenario: Scenario) -> sweep.Kept:
 
     def tried(scenario: Scenario, variant: Variant) -> Run:
         run = unstarved(lambda: play(scenario, variant))
         say(f"  {variant.title}: goodput {run.measured.goodput_rps:.1f}/s")
         return run
 
-    result = sweep.sweep(scenario, tried)
-    sweep.write({**sweep.read(), scenario.name: result})
-    return result.swept
+    return sweep.sweep(scenario, tried)
 
 
 def first_limit(scenario: Scenario, found: Swept) -> float:
@@ -84,7 +89,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--variants", metavar="NAMES", default=",".join(NAMES))
     parser.add_argument("--rounds", type=int, help="how often each (default: 1, with --full 3)")
     parser.add_argument("--again", metavar="NAMES", default="", help="variants not to be resumed")
-    parser.add_argument("--sweep", action="store_true", help="look for static limits again")
+    parser.add_argument(
+        "--sweep", action="store_true", help="play all static limits to find the best"
+    )
     parser.add_argument("--report", action="store_true", help="play nothing")
     parser.add_argument("--list", action="store_true", help="print the table of scenarios")
     parser.add_argument("--build", type=Path, default=BUILD, metavar="DIR")

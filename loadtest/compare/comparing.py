@@ -105,7 +105,8 @@ def line(run: Run) -> str:
         f"{run.scenario} {run.variant} round {run.round}:",
         f"goodput {row.goodput_rps:.1f} of {row.offered_rps:.1f}/s,",
         f"kept {_ratio(row.efficiency)}, p99 {'-' if row.p99_s is None else f'{row.p99_s:.2f} s'}",
-        f"(CPU {100 * cpu.busy:.0f} %, others {100 * cpu.others:.0f} %)",
+        f"(CPU {100 * cpu.busy:.0f} %, others {100 * cpu.others:.0f} %,",
+        f"waited {_ratio(cpu.waited)})",
     ]
     if run.probe is not None:
         told = f"{run.probe.streams} streams read live, first token off by"

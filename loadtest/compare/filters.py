@@ -10,7 +10,7 @@ from loadtest.edge import Config
 _TYPES = "type.googleapis.com/envoy.extensions.filters.http"
 # A bucket holds this many seconds of its rate, and never less than this many requests: less would
 # refuse what a Poisson process at the allowed rate sends.
-BURST_S, BURST_REQUESTS = 0.5, 4
+BURST_S, BURST_REQUESTS = 0.1, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +128,15 @@ def key_rates(weights: Mapping[str, float], rate_rps: float) -> Config:
     )
 
 
+def bucket_of(rate_rps: float) -> int:
+    """How many requests the bucket of such a rate holds."""
+    return max(BURST_REQUESTS, round(rate_rps * BURST_S))
+
+
 def _bucket(rate_rps: float) -> Config:
     # It fills evenly; ten seconds' worth is named so that rates need not be whole.
     return {
-        "max_tokens": max(BURST_REQUESTS, round(rate_rps * BURST_S)),
+        "max_tokens": bucket_of(rate_rps),
         "tokens_per_fill": max(1, round(10 * rate_rps)),
         "fill_interval": "10s",
     }

@@ -47,9 +47,9 @@ class Measured:
 @dataclass(frozen=True, slots=True)
 class Cpu:
     """The machine during a run. `busy` is the part of all cores that worked, `others` the part
-    worked by processes that are none of ours, `waited` the part of the time in which somebody
-    waited for a core (None where the kernel does not tell). `late_p99_s` is how late the load
-    generator sent what was due. A `starved` run says little of its variant."""
+    worked by processes that are none of ours, `waited` the part of the time in which processes of
+    ours wanted a core and had none (None where the kernel does not tell). `late_p99_s` is how late
+    the load generator sent what was due. A `starved` run says little of its variant."""
 
     busy: float
     others: float

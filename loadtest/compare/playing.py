@@ -118,7 +118,7 @@ def play_raw(
         return Raw(
             sent=sent,
             served=_served(scenario, logs, sent.began_unix_s),
-            cpu=meter.cpu(time.time() - began_s, late_p99_s(sent.tries)),
+            cpu=meter.cpu(late_p99_s(sent.tries)),
             asked=_asked(logs),
             notes=_notes(started),
             probe=_probed(probe),

@@ -126,13 +126,15 @@ def _axes(frame: Frame) -> list[str]:
     drawn += [
         _text(frame.x(value), low + 15, _number(value), "middle") for value in ticks(frame.right)
     ]
-    for value, words in frame.marks:
+    seen = [mark for mark in frame.marks if mark[0] <= frame.right]
+    for number, (value, words) in enumerate(seen):
         x = frame.x(value)
+        # Words of neighbours lie below each other.
+        y = _TOP + 8 + 12 * (number % 2)
         drawn.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{low}"/>')
         near_end = x > 0.75 * WIDTH
-        drawn.append(
-            _text(x + (-4 if near_end else 4), _TOP + 8, words, "end" if near_end else "start")
-        )
+        beside, anchor = (-4, "end") if near_end else (4, "start")
+        drawn.append(_text(x + beside, y, words, anchor))
     drawn.append(_text((_LEFT + right) / 2, HEIGHT - 4, frame.across, "middle"))
     middle = (_TOP + low) / 2
     turned = f'transform="rotate(-90 12 {middle:.0f})"'

@@ -49,10 +49,10 @@ All of them know what the gate has to find out: traffic is split over pools by t
 within a pool the least loaded endpoint is taken, dead ones are noticed, and what is late is cut off
 (not by `{TITLES[NOTHING]}`).
 
-- **{TITLES[STATIC]}**: a circuit breaker for each pool, the best number of requests in flight found
-  by trying, for each scenario.
-- **{TITLES[RATE]}**: `local_ratelimit` with a bucket for each key, in proportion to weights; the
-  best sum found by trying, for each scenario.
+- **{TITLES[STATIC]}**: a circuit breaker for each pool, with the number of requests in flight that
+  was best of all that were tried for that scenario.
+- **{TITLES[RATE]}**: `local_ratelimit` with a bucket for each key, in proportion to weights, with
+  the sum that was best of all that were tried for that scenario.
 - **{TITLES[ADAPTIVE]}**: the gradient controller with the true latency of an idle server as its
   minimum, a limit set anew after three such latencies, the median, 25 % of buffer.
 - **{TITLES[ADMISSION]}**: refusals by success rate, at its defaults; shorter windows and more

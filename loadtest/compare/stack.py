@@ -111,14 +111,20 @@ def gate_config(
 def _pool(
     scenario: Scenario, name: str, servers: tuple[Server, ...], urls: list[str]
 ) -> Mapping[str, object]:
+    tabular = isinstance(servers[0].resolved, FixedProfile)
+    endpoints: list[dict[str, object]] = [
+        {"url": url, "max_concurrency": server.max_concurrency}
+        for url, server in zip(urls, servers, strict=True)
+    ]
+    if tabular:
+        # A Triton has its page on a port of its own; this one has not.
+        for endpoint in endpoints:
+            endpoint["metrics_url"] = f"{endpoint['url']}/metrics"
     pool: dict[str, object] = {
         "name": name,
-        "engine": "triton" if isinstance(servers[0].resolved, FixedProfile) else "vllm",
+        "engine": "triton" if tabular else "vllm",
         "models": [MODEL],
-        "endpoints": [
-            {"url": url, "max_concurrency": server.max_concurrency}
-            for url, server in zip(urls, servers, strict=True)
-        ],
+        "endpoints": endpoints,
     }
     if name in scenario.demote_to:
         pool["demote_to"] = scenario.demote_to[name]

@@ -1,7 +1,8 @@
-"""The best static limit and the best static rate of each scenario, found by trying them for real.
+"""The best static limit and the best static rate of each scenario, found by trying.
 
 They depend on the world alone (`world_of`), so that what was found is kept in a file beside this
-one, by that digest, and the comparison need not look again.
+one, by that digest, and the comparison need not look again. They are tried in virtual time
+(`loadtest.compare.virtual`), or by playing the scenario for real.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from loadtest.compare.site import Site, site_of
 from loadtest.compare.variants import Swept, Variant, static_limit, static_rate
 
 PATH = Path(__file__).with_name("best.json")
-# From one number to the next one that is tried, and at last half way to both sides.
-STEP, HALF = 1.25, 1.25**0.5
+# From one number to the next one that is tried, and at last to both sides of the best.
+STEP = 1.25
+FINER = (STEP**0.5, STEP**0.25)
 # What is so much worse than the best is on its other side, not just unlucky; so are two in a row
 # that are no better.
 WORSE = 0.97
@@ -34,14 +36,14 @@ class Play(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What was found: goodput by what was tried, and when (Unix seconds)."""
+    """What was found, goodput by what was tried, and how: `virtual` or `played`."""
 
     world: str
     limits: Mapping[str, int]
     rate_rps: float
     tried_limits: Mapping[str, float]
     tried_rates: Mapping[str, float]
-    at_unix_s: float
+    how: str
 
     @property
     def swept(self) -> Swept:
@@ -70,32 +72,44 @@ def best_of(scenario: Scenario, kept: Mapping[str, Kept]) -> Swept | None:
 
 
 def sweep(scenario: Scenario, play: Play) -> Kept:
+    """By playing it for real, each number once."""
+
+    def limited(limits: Mapping[str, int]) -> float:
+        return play(scenario, static_limit(site_of(scenario), limits)).measured.goodput_rps
+
+    def rated(rate_rps: float) -> float:
+        return play(scenario, static_rate(site_of(scenario), rate_rps)).measured.goodput_rps
+
+    return search(scenario, limited, rated, "played")
+
+
+def search(
+    scenario: Scenario,
+    limited: Callable[[Mapping[str, int]], float],
+    rated: Callable[[float], float],
+    how: str,
+) -> Kept:
     """Try limits from those at the servers' knees on, the same factor for all pools, and rates from
-    what all servers together can do."""
+    what all servers together can do; goodput is what the two functions tell of them."""
     site = site_of(scenario)
     tried_limits: dict[str, float] = {}
     tried_rates: dict[str, float] = {}
-    latest_s = 0.0
 
     def with_limit(times: float) -> float:
-        nonlocal latest_s
         limits = limits_at(site, times)
-        run = play(scenario, static_limit(site, limits))
-        latest_s = run.at_unix_s
-        tried_limits["/".join(map(str, limits.values()))] = run.measured.goodput_rps
-        return run.measured.goodput_rps
+        rps = limited(limits)
+        tried_limits["/".join(map(str, limits.values()))] = round(rps, 2)
+        return rps
 
     def with_rate(times: float) -> float:
-        nonlocal latest_s
         rate_rps = rate_at(scenario, site, times)
-        run = play(scenario, static_rate(site, rate_rps))
-        latest_s = run.at_unix_s
-        tried_rates[f"{rate_rps:g}"] = run.measured.goodput_rps
-        return run.measured.goodput_rps
+        rps = rated(rate_rps)
+        tried_rates[f"{rate_rps:g}"] = round(rps, 2)
+        return rps
 
     limits = limits_at(site, climbed(with_limit))
     rate_rps = rate_at(scenario, site, climbed(with_rate))
-    return Kept(world_of(scenario), limits, rate_rps, tried_limits, tried_rates, latest_s)
+    return Kept(world_of(scenario), limits, rate_rps, tried_limits, tried_rates, how)
 
 
 def limits_at(site: Site, times: float) -> dict[str, int]:
@@ -111,8 +125,8 @@ def rate_at(scenario: Scenario, site: Site, times: float) -> float:
 
 
 def climbed(goodput_rps: Callable[[float], float]) -> float:
-    """The best factor: from 1 up, and down, step by step for as long as it gets better, then half a
-    step to both sides of the best. Each factor is tried once."""
+    """The best factor: from 1 up, and down, step by step for as long as it gets better, then by
+    half and by a quarter of a step to both sides of the best. Each factor is tried once."""
     tried: dict[float, float] = {}
 
     def measure(factor: float) -> float:
@@ -129,7 +143,8 @@ def climbed(goodput_rps: Callable[[float], float]) -> float:
             in_vain = 0 if measure(factor) > best else in_vain + 1
             if in_vain == 2 or tried[factor] < WORSE * best:
                 break
-    middle = max(tried, key=lambda factor: tried[factor])
-    for factor in (middle * HALF, middle / HALF):
-        measure(factor)
+    for step in FINER:
+        middle = max(tried, key=lambda factor: tried[factor])
+        for factor in (middle * step, middle / step):
+            measure(factor)
     return max(tried, key=lambda factor: tried[factor])

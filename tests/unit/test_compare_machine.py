@@ -8,59 +8,77 @@ import pytest
 
 from loadtest.compare.machine import Meter
 
+# By process: parent, ticks, nanoseconds run and waited.
+Processes = dict[int, tuple[int, int, int, int]]
 
-def proc(
-    root: Path,
-    processes: dict[int, tuple[int, int]],
-    busy: int,
-    idle: int,
-    waited_us: int | None = 0,
-) -> Path:
-    """Processes by id with their parent and ticks, as a kernel shows them."""
+
+def proc(root: Path, processes: Processes, busy: int, idle: int, *, told: bool = True) -> Path:
+    """Processes as a kernel shows them, one that does not tell of waiting unless `told`."""
     root.mkdir(exist_ok=True)
     (root / "stat").write_text(f"cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\ncpu0 1 2 3\n")
     for old in root.glob("[0-9]*/stat"):
         old.unlink()
-    for pid, (parent, ticks) in processes.items():
-        (root / str(pid)).mkdir(exist_ok=True)
+    for pid, (parent, ticks, ran_ns, waited_ns) in processes.items():
+        threads = root / str(pid) / "task"
         middle = " ".join(["0"] * 9)
+        for thread in (pid, pid + 1000):
+            (threads / str(thread)).mkdir(parents=True, exist_ok=True)
+            if told:
+                half = f"{ran_ns // 2} {waited_ns // 2} 7\n"
+                (threads / str(thread) / "schedstat").write_text(half)
         (root / str(pid) / "stat").write_text(f"{pid} (a) b) S {parent} {middle} {ticks} 0 0\n")
-    if waited_us is not None:
-        (root / "pressure").mkdir(exist_ok=True)
-        (root / "pressure" / "cpu").write_text(
-            f"some avg10=0.00 avg60=0.00 avg300=0.00 total={waited_us}\nfull total=1\n"
-        )
     return root
 
 
 def test_others_are_what_no_process_of_ours_did(tmp_path: Path) -> None:
     """Children of children are ours, also those that came or ended meanwhile."""
-    root = proc(tmp_path / "proc", {10: (1, 5), 11: (10, 100), 12: (1, 700)}, 1000, 1000)
+    root = proc(
+        tmp_path / "proc", {10: (1, 5, 0, 0), 11: (10, 100, 0, 0), 12: (1, 700, 0, 0)}, 1000, 1000
+    )
     meter = Meter(10, root)
-    proc(root, {10: (1, 6), 11: (10, 150), 13: (11, 30), 12: (1, 720)}, 1090, 1060, 50_000)
+    later = {10: (1, 6, 0, 0), 11: (10, 150, 0, 0), 13: (11, 30, 0, 0), 12: (1, 720, 0, 0)}
+    proc(root, later, 1090, 1060)
     meter.look()
-    proc(root, {10: (1, 6), 11: (10, 160), 12: (1, 730)}, 1120, 1080, 400_000)
+    proc(root, {10: (1, 6, 0, 0), 11: (10, 160, 0, 0), 12: (1, 730, 0, 0)}, 1120, 1080)
     meter.look()
-    cpu = meter.cpu(seconds=2.0, late_p99_s=0.001)
+    cpu = meter.cpu(late_p99_s=0.001)
     assert cpu.busy == pytest.approx(120 / 200)
     assert cpu.others == pytest.approx((120 - 1 - 60 - 30) / 200, abs=0.001)
-    assert cpu.waited == pytest.approx(0.2)
     assert not cpu.starved
 
 
-@pytest.mark.parametrize(
-    ("late_p99_s", "others", "starved"), [(0.06, 0, True), (0.01, 110, True), (0.01, 90, False)]
-)
-def test_starved_is_sent_late_or_much_that_others_did(
-    tmp_path: Path, late_p99_s: float, others: int, *, starved: bool
-) -> None:
-    """Of 200 ticks: a half is the bound."""
-    root = proc(tmp_path / "proc", {10: (1, 0)}, 0, 0, None)
+def test_waiting_is_what_our_threads_waited_for_a_core(tmp_path: Path) -> None:
+    """From the first look on; what others waited is theirs."""
+    root = proc(tmp_path / "proc", {10: (1, 0, 400, 800), 12: (1, 0, 0, 0)}, 0, 0)
     meter = Meter(10, root)
-    proc(root, {10: (1, 20)}, 20 + others, 180 - others, None)
+    proc(root, {10: (1, 0, 700, 900), 12: (1, 0, 10, 9000)}, 0, 0)
     meter.look()
-    cpu = meter.cpu(seconds=1.0, late_p99_s=late_p99_s)
-    assert (cpu.starved, cpu.waited) == (starved, None)
+    assert meter.cpu(late_p99_s=0.0).waited == pytest.approx(100 / 400)
+
+
+@pytest.mark.parametrize(
+    ("late_p99_s", "waited_ns", "starved"),
+    [(0.06, 0, True), (0.01, 120, True), (0.01, 80, False)],
+)
+def test_starved_is_sent_late_or_waited_more_than_ran(
+    tmp_path: Path, late_p99_s: float, waited_ns: int, *, starved: bool
+) -> None:
+    """However much others did."""
+    root = proc(tmp_path / "proc", {10: (1, 0, 0, 0)}, 0, 0)
+    meter = Meter(10, root)
+    proc(root, {10: (1, 20, 100, waited_ns)}, 200, 0)
+    meter.look()
+    assert meter.cpu(late_p99_s).starved is starved
+
+
+def test_a_kernel_that_does_not_tell(tmp_path: Path) -> None:
+    """Unknown is not never."""
+    root = proc(tmp_path / "proc", {10: (1, 0, 0, 0)}, 0, 0, told=False)
+    meter = Meter(10, root)
+    meter.look()
+    cpu = meter.cpu(late_p99_s=0.0)
+    assert cpu.waited is None
+    assert not cpu.starved
 
 
 def test_this_machine_can_be_read() -> None:
@@ -68,6 +86,7 @@ def test_this_machine_can_be_read() -> None:
     meter = Meter()
     sum(range(2_000_000))
     meter.look()
-    cpu = meter.cpu(seconds=1.0, late_p99_s=0.0)
+    cpu = meter.cpu(late_p99_s=0.0)
     assert 0.0 <= cpu.others <= 1.0
     assert 0.0 <= cpu.busy <= 1.0
+    assert cpu.waited is None or 0.0 <= cpu.waited <= 1.0

@@ -40,8 +40,8 @@ MIXED = SCENARIOS["mixed"]
 def test_what_is_found_is_nearly_the_best_there_is(
     peak: float, below: float, above: float, noise: float, seed: int
 ) -> None:
-    """Goodput that climbs to a peak and falls off on its other side at speeds of its own, told with
-    an error: no more is lost than half a step and the error cost. Nothing is asked twice."""
+    """Goodput climbs to a peak and falls off on its other side at a speed of its own, told with an
+    error: no more is lost than a quarter of a step and the error cost. Nothing is asked twice."""
     chance, asked = Random(seed), []
 
     def true_rps(factor: float) -> float:
@@ -53,9 +53,9 @@ def test_what_is_found_is_nearly_the_best_there_is(
         return true_rps(factor) * (1.0 + chance.uniform(-noise, noise))
 
     found = true_rps(climbed(told_rps))
-    half_step = math.exp(-max(below, above) * math.log(1.25) / 2)
-    assert found >= 100.0 * half_step * (1.0 - 2.0 * noise) - 1e-6
-    assert len(set(asked)) == len(asked) <= 2 * MOST_STEPS + 3
+    quarter_step = math.exp(-max(below, above) * math.log(1.25) / 4)
+    assert found >= 100.0 * quarter_step * (1.0 - 2.0 * noise) - 1e-6
+    assert len(set(asked)) == len(asked) <= 2 * MOST_STEPS + 5
 
 
 def test_a_plateau_ends() -> None:
@@ -67,7 +67,7 @@ def test_a_plateau_ends() -> None:
         return 25.0
 
     climbed(flat)
-    assert len(asked) == 7
+    assert len(asked) == 9
 
 
 def _world(scenario: Scenario, variant: Variant) -> Run:
@@ -89,7 +89,7 @@ def test_limits_are_for_each_pool_and_rates_for_all() -> None:
     assert found.rate_rps == pytest.approx(90.0, rel=0.12)
     assert "/".join(map(str, found.limits.values())) in found.tried_limits
     assert f"{found.rate_rps:g}" in found.tried_rates
-    assert found.at_unix_s == 1.8e9
+    assert found.how == "played"
 
 
 def test_it_begins_at_the_knees_and_at_what_all_can_do() -> None:
