@@ -29,6 +29,7 @@ def plan_of(scenario: Scenario) -> Json:
         "warmup_s": WARMUP_S,
         "until_s": scenario.until_s,
         "slo_s": scenario.slo_s,
+        "ttft_s": scenario.ttft_s,
         "patience_s": scenario.patience_s,
         "innocent": scenario.innocent,
         "unrefused": scenario.name in UNREFUSED,

@@ -147,7 +147,8 @@ class Scenario:
     `capacity_rps` is what the servers of the first pool serve of these requests together at their
     knees. The first `WARMUP_S` seconds are offered but not counted, then `measured_s` are.
     `innocent` is a tenant within its share while others flood. A storm ends at `storm_ends_s`.
-    `patience_s` is when a client leaves. `pools` says what demotes to what.
+    `slo_s` is promised end to end, `ttft_s` (if it is there) also to the first token of a stream.
+    `patience_s` is when a client leaves. `demote_to` says which pool demotes to which.
     """
 
     name: str
@@ -156,6 +157,7 @@ class Scenario:
     tenants: tuple[Tenant, ...]
     capacity_rps: float
     slo_s: float = 1.5
+    ttft_s: float | None = None
     measured_s: int = 20
     events: tuple[Event, ...] = ()
     innocent: str = ""
@@ -202,8 +204,8 @@ def world_of(scenario: Scenario) -> str:
     happens. Its name and the words about it are not part of it."""
     parts = (
         [(server.pool, server.resolved) for server in scenario.servers],
-        scenario.tenants, scenario.capacity_rps, scenario.slo_s, scenario.measured_s,
-        scenario.events, scenario.patience_s, dict(scenario.demote_to),
+        scenario.tenants, scenario.capacity_rps, scenario.slo_s, scenario.ttft_s,
+        scenario.measured_s, scenario.events, scenario.patience_s, dict(scenario.demote_to),
     )  # fmt: skip
     return sha256(repr(parts).encode()).hexdigest()[:16]
 

@@ -81,10 +81,13 @@ def gate_config(
         for t in scenario.tenants
         if t.slo_s is not None
     }
+    default = {"e2e_ms": round(1000 * scenario.slo_s)}
+    if scenario.ttft_s is not None:
+        default["ttft_ms"] = round(1000 * scenario.ttft_s)
     return {
         "admission_control": {
             "metrics_source": {"type": "scrape", "scrape_interval": "100ms"},
-            "slo": {"default_ms": round(1000 * scenario.slo_s), "requests": own},
+            "slo": {"default": default, "requests": own},
             "scheduling": {"types": TYPES},
             "pools": [
                 _pool(scenario, pool, servers, urls[pool])

@@ -144,8 +144,9 @@ TROUBLE = (
 
 KINDS = (
     Scenario(
-        "streaming", "streamed chats at 1.5 times capacity",
+        "streaming", "streamed chats at 1.5 times capacity, first tokens within 0.4 s",
         servers=(PLAIN, WIDE), tenants=one(1.5, shape=Shape(Kind.STREAM)), capacity_rps=83.0,
+        ttft_s=0.4,
     ),
     Scenario(
         "fixed-shape", "a tabular model behind 150 ms (KServe v2) at 1.4 times capacity",

@@ -94,10 +94,14 @@ export function send(data) {
   next();
 }
 
+function streams(tenant) {
+  return tenant.shape.kind === 'stream';
+}
+
 async function attempt(request, tries) {
   const { tenant, arrival } = request;
   const { path, body } = ask(tenant.shape, arrival.prompt_tokens, model, input);
-  const streamed = tenant.shape.kind === 'stream';
+  const streamed = streams(tenant);
   const startedMs = Date.now();
   const answer = await http.asyncRequest('POST', target + path, JSON.stringify(body), {
     headers: {
@@ -148,7 +152,8 @@ function count(request, seen) {
   const tags = { tenant: request.tenant.name };
   const sloMs = Number(__ENV.SLO_MS) || 1000 * (request.tenant.slo_s || plan.slo_s);
   const served = seen.code >= 200 && seen.code < 300;
-  const inTime = served && seen.took_ms <= sloMs;
+  const early = !plan.ttft_s || !streams(request.tenant) || seen.ttft_ms <= 1000 * plan.ttft_s;
+  const inTime = served && seen.took_ms <= sloMs && early;
   good.add(inTime, tags);
   refused.add(seen.refused, tags);
   if (seen.refused) return;

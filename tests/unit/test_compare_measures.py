@@ -8,7 +8,17 @@ from dataclasses import replace
 import pytest
 
 from loadtest.compare.measures import measured, series
-from loadtest.compare.scenario import Killed, Phase, Retries, Scenario, Server, Tenant, steady
+from loadtest.compare.scenario import (
+    Killed,
+    Kind,
+    Phase,
+    Retries,
+    Scenario,
+    Server,
+    Shape,
+    Tenant,
+    steady,
+)
 from loadtest.compare.tries import Try, read
 from loadtest.compare.truth import Inside, Lives, Served, premature, waits
 
@@ -58,6 +68,16 @@ def test_a_tenant_may_have_a_promise_of_its_own() -> None:
     scenario = replace(SCENARIO, tenants=(SCENARIO.tenants[0], patient))
     tries = [try_(6.0, 1.5), try_(6.0, 1.5, tenant="b")]
     assert measured(scenario, tries, []).goodput_rps == 0.1
+
+
+def test_a_stream_may_be_promised_its_first_token() -> None:
+    """In time and early; one that does not tell was not early; what is no stream has no such
+    promise."""
+    stream = replace(SCENARIO.tenants[0], shape=Shape(Kind.STREAM))
+    scenario = replace(SCENARIO, tenants=(stream, SCENARIO.tenants[1]), ttft_s=0.3)
+    tries = [try_(6.0, ttft_s=0.2), try_(6.0, ttft_s=0.4), try_(6.0), try_(6.0, 1.2, ttft_s=0.2)]
+    assert measured(scenario, tries, []).goodput_rps == 0.1
+    assert measured(scenario, [try_(6.0, tenant="b")], []).goodput_rps == 0.1
 
 
 def test_nothing_sent_is_no_ratio() -> None:
