@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from loadtest.compare.stack import Changing
 AROUND_S = 8.0
 STARVED = "starved of CPU, played again"
 STILL_STARVED = "starved of CPU, twice"
+STARVED_ONCE = "starved of CPU"
 
 V = TypeVar("V", bound=Changing)
 Say = Callable[[str], None]
@@ -23,13 +25,15 @@ Say = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is to be played. With `resume` a run that is kept is not made again, unless its world is
-    another one now or its variant is among `again`."""
+    another one now or its variant is among `again`. At most `repeats` of all runs (a ratio) are
+    played a second time because they were starved, so that the time it takes is bounded."""
 
     scenarios: Sequence[Scenario]
     rounds: int = 1
     resume: bool = False
     again: Sequence[str] = ()
     runs: Path = RUNS
+    repeats: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +69,14 @@ def _kept(plan: Plan, one: Due) -> bool:
         return False
 
 
-def unstarved(play: Callable[[], Run]) -> Run:
-    """A run; a second one if the first was starved of CPU, and the note that says so."""
+def unstarved(play: Callable[[], Run], *, again: bool = True) -> Run:
+    """A run; a second one if the first was starved of CPU and it may play `again`; and the note that
+    says so."""
     run = play()
     if not run.cpu.starved:
         return run
+    if not again:
+        return replace(run, notes=(*run.notes, STARVED_ONCE))
     second = play()
     if not second.cpu.starved:
         return replace(second, notes=(*second.notes, STARVED))
@@ -88,12 +95,14 @@ def compare(
     todo = list(due(plan, names))
     say(f"{len(todo)} runs, about {sum(one.takes_s for one in todo) / 60:.0f} minutes")
     made: dict[str, dict[str, V]] = {}
+    left = round(plan.repeats * len(todo))
     for number, one in enumerate(todo, 1):
         scenario = one.scenario
         if scenario.name not in made:
             made[scenario.name] = variants(scenario)
         variant = made[scenario.name][one.variant]
-        run = unstarved(lambda one=one, variant=variant: play(one, variant))  # type: ignore[misc]
+        run = unstarved(partial(play, one, variant), again=left > 0)
+        left -= STARVED in run.notes or STILL_STARVED in run.notes
         write(run, plan.runs)
         say(f"[{number}/{len(todo)}] {line(run)}")
 

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.compare.comparing import STARVED, STILL_STARVED, Due, Plan, compare, due, unstarved
+from loadtest.compare.comparing import (
+    STARVED,
+    STARVED_ONCE,
+    STILL_STARVED,
+    Due,
+    Plan,
+    compare,
+    due,
+    unstarved,
+)
 from loadtest.compare.outcome import Cpu, Measured, Run, Series, path_of, read_all, write
 from loadtest.compare.scenario import Scenario, world_of
 from loadtest.compare.table import SCENARIOS
@@ -79,6 +88,24 @@ def test_a_starved_run_is_played_once_again_and_said_so(
     assert run.cpu.late_p99_s == kept
     assert run.notes == ((note,) if note else ())
     assert next(runs, None) is None
+
+
+def test_repeats_are_bounded(tmp_path: Path) -> None:
+    """On a machine that is always busy half of four runs are played twice, and all say so."""
+    plan = Plan([LIGHT, BURST], runs=tmp_path, repeats=0.5)
+    played: list[Due] = []
+
+    def play(one: Due, _variant: Variant) -> Run:
+        played.append(one)
+        return run_of(one, starved=True)
+
+    def variants(_scenario: Scenario) -> dict[str, Variant]:
+        return {name: Variant(name, name, lambda config: config) for name in NAMES}
+
+    compare(plan, variants, play, lambda _said: None, NAMES)
+    assert len(played) == 6
+    notes = sorted(run.notes for run in read_all(tmp_path))
+    assert notes == [(STARVED_ONCE,), (STARVED_ONCE,), (STILL_STARVED,), (STILL_STARVED,)]
 
 
 def test_every_run_is_kept_at_once_and_told_of(tmp_path: Path) -> None:
