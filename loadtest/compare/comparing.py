@@ -70,7 +70,7 @@ def _kept(plan: Plan, one: Due) -> bool:
 
 
 def unstarved(play: Callable[[], Run], *, again: bool = True) -> Run:
-    """A run; a second one if the first was starved of CPU and it may play `again`; and the note that
+    """A run; a second one if the first was starved of CPU and it may play `again`; with a note that
     says so."""
     run = play()
     if not run.cpu.starved:
