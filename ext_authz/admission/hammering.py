@@ -11,7 +11,8 @@ requests that was read and refused: another such is in excess while its flow hol
 long as nothing has come free in the pool. Where it may be demoted, nothing must have come free in
 the pools further down either. One in `READ_EVERY` is read all the same, and may find what others
 leave. When it is let in elsewhere, the guess was wrong (the key asks for another model too) and for
-a while all are read.
+a second all are read, and sixteen times as long after each further wrong guess: what such a key
+asks for cannot be guessed, and a model that has room would be refused for one that has none.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ HAMMERING, WITHIN_S = 100, 10.0
 # A key that has been refused for no longer than this is in a burst.
 BURST_S = 1.0
 READ_EVERY = 16
-# How long all are read after a wrong guess, and how long a pool that has freed nothing counts as
-# full: foreign load and predictions change without a word. It counts so for less long where a
-# smaller request might have been let in.
-READ_ALL_S, FULL_S, FULL_FOR_ITS_SIZE_S = 1.0, 0.1, 0.02
+# How long all are read after the first wrong guess, and how many times as long after each further
+# one.
+READ_ALL_S, READ_ALL_GROWS = 1.0, 16.0
+# How long a pool that has freed nothing counts as full: foreign load and predictions change without
+# a word. It counts so for less long where a smaller request might have been let in.
+FULL_S, FULL_FOR_ITS_SIZE_S = 0.1, 0.02
 BY_SIZE = frozenset({Reason.SLO_UNREACHABLE, Reason.KV_MEMORY})
 # Keys that are remembered: the least recently refused goes first.
 MOST_KEYS = 8192
@@ -66,6 +69,7 @@ class Record:
         "full_until_s",
         "further",
         "pool",
+        "read_all_s",
         "read_all_until_s",
         "told_s",
         "used",
@@ -84,6 +88,7 @@ class Record:
         self.wait_s = 0.0
         self.waiting = 0
         self.execution_s: float | None = None
+        self.read_all_s = READ_ALL_S
         self.read_all_until_s = 0.0
         # Since when it has been refused without a pause in which all would have been told to come.
         self._began_s = 0.0
@@ -180,7 +185,8 @@ class Hammering:
     def let_in(self, flow: Flow, now: float) -> None:
         """What looked like excess was let in as one of `flow`."""
         if self.sampled is not None and self.sampled.flow is not flow:
-            self.sampled.read_all_until_s = now + READ_ALL_S
+            self.sampled.read_all_until_s = now + self.sampled.read_all_s
+            self.sampled.read_all_s *= READ_ALL_GROWS
         self.sampled = None
 
 

@@ -179,6 +179,25 @@ def test_a_key_that_asks_for_something_else_too_is_read() -> None:
     assert gate.send(to="q") is Reason.HEADROOM
 
 
+def test_a_key_that_asks_for_two_models_is_read_in_the_end() -> None:
+    """Twenty-five a second for a pool that is full, and five for one that is idle: of the latter
+    some are refused unread at first, and few after a minute."""
+    gate = rig()
+    for _ in range(4):
+        gate.send()
+    unread = [0, 0]
+    for step in range(25 * 120):
+        gate.now += 0.04
+        if step % 12 == 0:
+            gate.hear()
+        gate.send()
+        if step % 5 == 0:
+            unread[step >= 25 * 60] += gate.send(to="q") is Reason.HAMMERING
+            gate.settle(gate.asked)
+    assert unread[0] < 100
+    assert unread[1] < 0.1 * 5 * 60
+
+
 @pytest.mark.parametrize("allowed", [True, False])
 def test_a_pool_further_down_that_has_room_takes_what_hammers(allowed: bool) -> None:
     """A slot that comes free there is taken by the next that comes; unless it may not go there."""
