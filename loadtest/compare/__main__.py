@@ -103,7 +103,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     given.variants = _names(parser, given.variants, dict.fromkeys(NAMES))
     given.again = _names(parser, given.again, dict.fromkeys(NAMES))
-    given.rounds = given.rounds or (ROUNDS if given.full else 1)
+    if given.rounds is None:
+        given.rounds = ROUNDS if given.full else 1
+    if given.rounds < 1:
+        parser.error("--rounds: at least 1")
     return given
 
 
@@ -119,13 +122,13 @@ def _names(
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; 0 when every run went through."""
-    # By default a SIGTERM would leave all that was started behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     given = parse(argv)
     if given.list:
         for name, scenario in SCENARIOS.items():
             print(f"{name:<18}{scenario.about}")
         return 0
+    # By default a SIGTERM would leave all that was started behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # What one short command found must not mix with what took hours.
     runs = given.build / RUNS.relative_to("build") if given.full else given.build / "loadtest/quick"
     chosen = [SCENARIOS[name] for name in given.only]
