@@ -11,7 +11,7 @@ from loadtest.compare.plots import Frame, Line
 from loadtest.compare.scenario import WARMUP_S, Event, Killed, Scenario, Telemetry
 from loadtest.compare.summary import Row, Rows
 from loadtest.compare.table import SCENARIOS
-from loadtest.compare.tables import Table
+from loadtest.compare.tables import NONE, Table
 from loadtest.compare.targets import TARGETS, verdicts
 from loadtest.compare.variants import PRODUCT, STATIC, TITLES
 
@@ -191,7 +191,9 @@ def _seconds(values: Sequence[float]) -> list[tuple[float, float]]:
 def _table(table: Table) -> str:
     """Columns of words to the left, those of numbers to the right."""
     worded = [
-        all(cell[:1].isalpha() for cell in column) for column in zip(*table.rows, strict=True)
+        all(cell[:1].isalpha() or cell == NONE for cell in column)
+        and any(cell != NONE for cell in column)
+        for column in zip(*table.rows, strict=True)
     ] or [False] * len(table.head)
     head = "".join(
         f"<th{_class('word' * word)}>{escape(words)}"
