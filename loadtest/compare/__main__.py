@@ -62,8 +62,9 @@ def _played(scenario: Scenario) -> sweep.Kept:
 
 
 def first_limit(scenario: Scenario, found: Swept) -> float:
-    """The limit of the first pool, by which refusals are judged."""
-    return float(found.limits[scenario.servers[0].pool])
+    """The lowest limit of the first pool that serves as much as the best: by it refusals are
+    judged."""
+    return float(found.enough[scenario.servers[0].pool])
 
 
 def run_all(plan: Plan, names: tuple[str, ...], *, anew: bool) -> None:

@@ -36,8 +36,9 @@ on {machine}. Rounds: {rounds}; medians of them, in parentheses the least and th
 - **innocent served**: of a tenant within its share, what was served within its promise.
 - **share error**: of the servers' work for tenants that always want more, against weighted max-min
   fair shares.
-- **premature**: of refusals for want of capacity, those during whose whole predicted life the
-  servers held less than the best static limit, by their own log.
+- **premature**: of refusals for want of capacity, those of a tenant within its share during whose
+  whole predicted life the servers held less, by their own log, than the lowest static limit that
+  serves as much as the best (to 1 %).
 - **tries**: how often each request was sent; **recovered after**: from the end of the storm until
   goodput is that of what is offered.
 - A star marks a variant some of whose rounds ran on a machine without a free core.

@@ -26,6 +26,8 @@ FINER = (STEP**0.5, STEP**0.25)
 # that are no better.
 WORSE = 0.97
 MOST_STEPS = 6
+# What serves this part of the best serves as much.
+AS_GOOD = 0.99
 
 
 class Play(Protocol):
@@ -36,7 +38,8 @@ class Play(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What was found, goodput by what was tried, and how: `virtual` or `played`."""
+    """What was found, goodput by what was tried, and how: `virtual` or `played`. The numbers of
+    limits that were tried are in the order of `limits`."""
 
     world: str
     limits: Mapping[str, int]
@@ -48,7 +51,18 @@ class Kept:
     @property
     def swept(self) -> Swept:
         """What the variants need of it."""
-        return Swept(self.limits, self.rate_rps)
+        return Swept(self.limits, self.rate_rps, self.enough)
+
+    @property
+    def enough(self) -> Mapping[str, int]:
+        """The lowest limits that serve as much as the best: the top is flat."""
+        best_rps = max(self.tried_limits.values())
+        as_good = [
+            tuple(map(int, limits.split("/")))
+            for limits, rps in self.tried_limits.items()
+            if rps >= AS_GOOD * best_rps
+        ]
+        return dict(zip(self.limits, min(as_good, key=sum), strict=True))
 
 
 def read(path: Path = PATH) -> dict[str, Kept]:
@@ -60,7 +74,7 @@ def read(path: Path = PATH) -> dict[str, Kept]:
 def write(kept: Mapping[str, Kept], path: Path = PATH) -> None:
     """Keep it."""
     fields = {name: asdict(each) for name, each in sorted(kept.items())}
-    path.write_text(json.dumps(fields, indent=1, sort_keys=True) + "\n")
+    path.write_text(json.dumps(fields, indent=1) + "\n")
 
 
 def best_of(scenario: Scenario, kept: Mapping[str, Kept]) -> Swept | None:

@@ -48,10 +48,11 @@ class Variant:
 @dataclass(frozen=True, slots=True)
 class Swept:
     """What was best for a scenario: requests in flight by pool, and requests a second of all keys
-    together."""
+    together. `enough` are the lowest limits that serve as much: nobody is to be refused below."""
 
     limits: Mapping[str, int]
     rate_rps: float
+    enough: Mapping[str, int]
 
 
 def variants(site: Site, swept: Swept) -> dict[str, Variant]:

@@ -31,7 +31,7 @@ SITE = Site(
     promises_s={"/": 1.0, "/v1/completions": 9.0},
     idle_s=0.1,
 )
-SWEPT = Swept({"primary": 4, "economy": 2}, 0.4)
+SWEPT = Swept({"primary": 4, "economy": 2}, 0.4, {})
 
 
 def _settings(addresses: tuple[str, ...]) -> Settings:
@@ -60,7 +60,7 @@ def test_every_scenario_has_its_variants() -> None:
     """By name, the product as it is rendered and alone with a gate."""
     for scenario in SCENARIOS.values():
         site = site_of(scenario)
-        found = variants(site, Swept(dict.fromkeys(site.pools, 8), 10.0))
+        found = variants(site, Swept(dict.fromkeys(site.pools, 8), 10.0, {}))
         assert tuple(found) == NAMES
         assert [name for name, each in found.items() if each.gate] == [PRODUCT]
     config = {"anything": [1, 2]}

@@ -99,6 +99,16 @@ def test_it_begins_at_the_knees_and_at_what_all_can_do() -> None:
     assert rate_at(MIXED, site, 1.0) == pytest.approx(64.0 + 17.0, rel=0.05)
 
 
+def test_the_lowest_limit_that_serves_as_much_is_known(tmp_path: Path) -> None:
+    """Of several within a hundredth of the best the one with the fewest in flight; also of what
+    was kept."""
+    tried = {"20/6": 60.0, "26/8": 79.5, "32/10": 80.0, "40/12": 79.9}
+    found = replace(sweep(MIXED, _world), tried_limits=tried)
+    write({"mixed": found}, tmp_path / "best.json")
+    for one in (found, read(tmp_path / "best.json")["mixed"]):
+        assert one.enough == one.swept.enough == {"primary": 26, "economy": 8}
+
+
 def test_what_was_found_is_kept_until_the_world_changes(tmp_path: Path) -> None:
     """Another name of the same file, another server."""
     path = tmp_path / "best.json"
