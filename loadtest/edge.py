@@ -5,7 +5,7 @@ but what they are about. Each function changes what it is given and returns it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -65,15 +65,10 @@ def with_static_limit(
     return with_limits(with_split(without_gate(config), weights), limits)
 
 
-def with_watched_endpoints(config: Config, weights: Mapping[str, Sequence[float]]) -> Config:
-    """Of each pool one weight for each endpoint, in order: more goes to what can do more. What
-    does not answer on `/health` gets nothing, or the least loaded one would be the dead one."""
+def with_watched_endpoints(config: Config) -> Config:
+    """What does not answer on `/health` gets nothing, or the least loaded endpoint would be the
+    dead one."""
     for cluster in _pool_clusters(config):
-        mine = weights[cluster["name"].removeprefix(POOL)]
-        endpoints = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
-        if len(set(mine)) > 1:  # only equal ones are all looked at
-            for endpoint, weight in zip(endpoints, mine, strict=True):
-                endpoint["load_balancing_weight"] = round(1000 * weight / max(mine))
         cluster["health_checks"] = [
             {
                 "timeout": "1s",
@@ -125,7 +120,9 @@ def _timed(route: Config, timeouts_s: Mapping[str, float]) -> list[Config]:
 
 def _least_loaded() -> Config:
     """To the endpoint with the fewest requests in flight, all of them looked at: Envoy's default
-    of two drawn by chance leaves room unused, and no figure here is to come from that."""
+    of two drawn by chance leaves room unused, and no figure here is to come from that. Weights
+    for endpoints that can do more would do harm: Envoy then takes turns by them instead, and some
+    turns put nine tenths of what is in flight on one of two."""
     typed = f"type.googleapis.com/envoy.extensions.{_LEAST_REQUEST}.v3.LeastRequest"
     return {
         "typed_extension_config": {

@@ -114,7 +114,7 @@ def product() -> Variant:
 
 def _shared(site: Site, config: Config) -> Config:
     config = edge.with_split(edge.without_gate(config), site.pools)
-    return edge.with_watched_endpoints(config, site.speeds)
+    return edge.with_watched_endpoints(config)
 
 
 def _careful(site: Site, config: Config) -> Config:

@@ -174,14 +174,10 @@ class World:
         return self._chance.choices(list(pools), list(pools.values()))[0]
 
     def _server(self, pool: str, now: float) -> int:
-        """As Envoy does: the least loaded one of equals, else by weight and load."""
+        """As Envoy does: the least loaded one."""
         mine = [n for n, server in enumerate(self._scenario.servers) if server.pool == pool]
-        seen = dict(zip(mine, self._site.speeds[pool], strict=True))
-        known = {n: s for n, s in seen.items() if now < self._dead_s[n] + NOTICED_S} or seen
-        if len(set(known.values())) == 1:
-            return min(known, key=lambda n: (len(self._held[n]), self._chance.random()))
-        weights = [speed / (len(self._held[n]) + 1) for n, speed in known.items()]
-        return self._chance.choices(list(known), weights)[0]
+        known = [n for n in mine if now < self._dead_s[n] + NOTICED_S] or mine
+        return min(known, key=lambda n: (len(self._held[n]), self._chance.random()))
 
 
 def arrivals(scenario: Scenario, chance: Random) -> Iterator[Ask]:
