@@ -16,13 +16,16 @@ from itertools import count
 from random import Random
 from statistics import fmean
 
+from loadtest.backend.batching import ContinuousEngine
+from loadtest.backend.engine import Engine, EngineFullError, Finished, Work, WorkTooLargeError
+from loadtest.backend.fixed import FixedShapeEngine
+from loadtest.backend.profiles import LlmProfile, Profile
 from loadtest.compare.filters import bucket_of
 from loadtest.compare.plans import LONGEST_TOKENS
-from loadtest.compare.scenario import Killed, Retries, Scenario, Tenant, Throttled
+from loadtest.compare.scenario import Killed, Kind, Retries, Scenario, Tenant, Throttled
 from loadtest.compare.site import site_of
 from loadtest.compare.sweep import Kept, read, search, write
 from loadtest.compare.table import SCENARIOS
-from loadtest.simulated import ModelServer
 
 # What Envoy's refusals say, and how soon it takes note of a dead endpoint.
 TOLD_S, NOTICED_S = 1.0, 2.0
@@ -83,8 +86,7 @@ class World:
         self._scenario, self._site, self._chance = scenario, site_of(scenario), Random(seed)
         self._limits, self._buckets = limits, buckets
         self._servers = [
-            ModelServer(server.resolved, 1000 * seed + n)
-            for n, server in enumerate(scenario.servers)
+            _engine(server.resolved, 1000 * seed + n) for n, server in enumerate(scenario.servers)
         ]
         self._held: list[dict[int, Ask]] = [{} for _ in scenario.servers]
         self._dead_s = [math.inf] * len(scenario.servers)
@@ -102,12 +104,13 @@ class World:
         while True:
             due_s = self._due[0][0] if self._due else math.inf
             ends_s = [server.next_event() for server in self._servers]
-            now = min(due_s, *ends_s)
+            now = min([due_s, *(each_s for each_s in ends_s if each_s is not None)])
             if now == math.inf or now > self._scenario.until_s + self._scenario.patience_s:
                 return self.good / self._scenario.measured_s
             for n, server in enumerate(self._servers):
-                for ended in server.advance(now):
-                    self._ended(n, ended.id, ended.ended_s)
+                for event in server.advance(now):
+                    if isinstance(event, Finished):
+                        self._ended(n, event)
             while self._due and self._due[0][0] <= now:
                 heapq.heappop(self._due)[2](now)
 
@@ -125,9 +128,11 @@ class World:
         n = self._server(pool, now)
         if now >= self._dead_s[n]:
             return
-        cap = ask.tenant.shape.cap_tokens
-        id_ = self._servers[n].submit(now, ask.prompt_tokens, cap)
-        if id_ is None:
+        shape = ask.tenant.shape
+        try:
+            work = Work(ask.prompt_tokens, shape.cap_tokens, rows=shape.rows)
+            id_ = self._servers[n].submit(now, work)
+        except (EngineFullError, WorkTooLargeError):
             return
         self._held[n][id_] = ask
         if self._limits is not None:
@@ -135,11 +140,11 @@ class World:
         late_s = now + self._scenario.slo_of(ask.tenant.name)
         self._at(late_s, lambda at_s: self._cut(n, id_, at_s))
 
-    def _ended(self, n: int, id_: int, ended_s: float) -> None:
-        ask = self._let_go(n, id_)
+    def _ended(self, n: int, finished: Finished) -> None:
+        ask = self._let_go(n, finished.id)
         begin_s, end_s = self._scenario.window_s
         if ask is not None and begin_s <= ask.at_s < end_s:
-            self.good += ended_s - ask.at_s <= self._scenario.slo_of(ask.tenant.name)
+            self.good += _kept(self._scenario, ask, finished)
 
     def _cut(self, n: int, id_: int, now: float) -> None:
         if self._let_go(n, id_) is not None:
@@ -167,7 +172,7 @@ class World:
             return
         for n, server in enumerate(self._servers):
             if event.server in (None, n):
-                server.slow(now, event.factor)
+                server.throttle(now, event.factor)
 
     def _pool(self) -> str:
         pools = self._site.pools
@@ -225,6 +230,22 @@ def main(names: list[str]) -> int:
         print(name, dict(found.limits), f"{found.rate_rps:g}/s", file=sys.stderr)
         write({known: each for known, each in read().items() if known in SCENARIOS} | {name: found})
     return 0
+
+
+def _engine(profile: Profile, seed: int) -> Engine:
+    if isinstance(profile, LlmProfile):
+        return ContinuousEngine(profile, seed)
+    return FixedShapeEngine(profile)
+
+
+def _kept(scenario: Scenario, ask: Ask, finished: Finished) -> bool:
+    """Whether its promise was kept, that of the first token of a stream included."""
+    if finished.ended_s - ask.at_s > scenario.slo_of(ask.tenant.name):
+        return False
+    if scenario.ttft_s is None or ask.tenant.shape.kind is not Kind.STREAM:
+        return True
+    first_s = finished.first_token_s
+    return first_s is not None and first_s - ask.at_s <= scenario.ttft_s
 
 
 def _wait_s(ask: Ask, chance: Random) -> float | None:

@@ -110,3 +110,11 @@ def test_what_is_kept_is_of_the_table_as_it_is(scenario: Scenario) -> None:
     kept = sweep.read()[scenario.name]
     assert kept.world == world_of(scenario)
     assert set(kept.limits) == set(scenario.pools)
+
+
+def test_a_first_token_that_is_late_breaks_the_promise() -> None:
+    """Of streams only."""
+    streaming = replace(SCENARIOS["streaming"], ttft_s=0.001)
+    assert goodput_rps(streaming, 1, limits={"primary": 30}) == 0.0
+    chats = replace(OVERLOAD, ttft_s=0.001)
+    assert goodput_rps(chats, 1, limits={"primary": 30}) > 50.0
