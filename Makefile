@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo up test test-gpu test-real test-triton test-vllm check bench loadtest scenarios render lock clean
+.PHONY: help demo up test test-gpu test-real test-triton test-vllm test-pyvoy check bench loadtest scenarios render lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
@@ -36,6 +36,9 @@ test-triton: $(READY) ## against a real Triton (0.4 GB, half a minute; the syste
 
 test-vllm: $(READY) ## against a real vLLM on the CPU (3 GB, minutes)
 	@$(BIN)/python -m pytest tests/real/test_vllm.py
+
+test-pyvoy: $(READY) ## the contract of hosts and all tests through Envoy, with the fast host in an environment under .cache
+	@TEST_HOST=pyvoy $(BIN)/python -m pytest tests/real/test_pyvoy.py tests/contracts/test_host.py tests/integration/test_serving_*.py tests/integration/test_edge_*.py
 
 check: $(READY) ## format, lint, types, architecture
 	@$(BIN)/ruff format --quiet --check . || { echo "run: $(BIN)/ruff format ."; exit 1; }

@@ -28,7 +28,6 @@ from ext_authz.process import loop_factory
 from ext_authz.serving.access_log import AccessLogSink
 from ext_authz.serving.check import CheckService
 from ext_authz.serving.codec import Codec
-from ext_authz.serving.cohort import Check
 from ext_authz.serving.gate import Gate
 from ext_authz.serving.server import GrpcHost
 from ext_authz.serving.tap import TapService
@@ -54,7 +53,18 @@ class Host(Protocol):
         """Finish what is running and let go."""
 
 
-HostMaker = Callable[[ServerSettings, Wire, Check, AccessLogSink, TapService], Host]
+HostMaker = Callable[[ServerSettings, Wire, CheckService, AccessLogSink, TapService], Host]
+
+
+def grpc_host(
+    settings: ServerSettings,
+    wire: Wire,
+    checks: CheckService,
+    sink: AccessLogSink,
+    taps: TapService,
+) -> Host:
+    """The default."""
+    return GrpcHost(settings, wire, checks.check, sink, taps)
 
 
 def decision_ids() -> Iterator[str]:
@@ -67,7 +77,7 @@ class App:
     """One running server."""
 
     def __init__(
-        self, path: Path, loaded: Loaded, rng: Random, make_host: HostMaker = GrpcHost
+        self, path: Path, loaded: Loaded, rng: Random, make_host: HostMaker = grpc_host
     ) -> None:
         self._clock = SystemClock()
         self._metrics = Metrics()
@@ -81,7 +91,7 @@ class App:
         sink = AccessLogSink(self._gate, codec, self._clock)
         taps = TapService(self._gate, codec, self._clock)
         self._codec = codec
-        self._host = make_host(settings.server, wire, checks.check, sink, taps)
+        self._host = make_host(settings.server, wire, checks, sink, taps)
         self._lookout = Lookout(self._gate, self._fleet, self._clock, loaded)
         self._lookout.wire(self._metrics)
         self._keeper = Keeper(

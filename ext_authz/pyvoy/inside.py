@@ -19,8 +19,8 @@ from ext_authz.config.compile import load
 from ext_authz.errors import ConfigError, ExtAuthzError
 from ext_authz.process import log_to_stderr
 from ext_authz.pyvoy.given import VARIABLE, Given
-from ext_authz.serving.asgi import AsgiHost, Scope, Send
-from ext_authz.serving.departures import Receive
+from ext_authz.serving.asgi import AsgiHost, Scope
+from ext_authz.serving.asgi_answers import Receive, Send
 from ext_authz.serving.wire import Wire
 from ext_authz.settings import ServerSettings
 
@@ -128,6 +128,7 @@ def _settle_in() -> Given:
         os.environ["PYTHONPATH"] = given.python_path
     sys.executable = given.python
     log_to_stderr(given.log_level.upper())
+    log.debug("in process %d, as %s would run", os.getpid(), given.python)
     return given
 
 

@@ -1,8 +1,7 @@
 """The fast host: gRPC as an ASGI application behind a server that speaks HTTP/2 natively.
 
-Checks, access logs, taps and health, with the bytes that `serving.server` gives. What listens is
-handed in as a `Door`. No reflection, and health is told only when asked for: `Watch` is answered
-as the protocol wants it of servers that lack it.
+Checks, access logs, taps and health, with the bytes that `serving.server` gives, but no reflection.
+What listens is handed in as a `Door`.
 """
 
 from __future__ import annotations
@@ -12,20 +11,25 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
-from grpc_health.v1 import health_pb2
-
 from ext_authz.serving.access_log import AccessLogSink
-from ext_authz.serving.cohort import Check, Cohorts
-from ext_authz.serving.departures import Departures, Receive
+from ext_authz.serving.asgi_answers import (
+    CallerLeftError,
+    Receive,
+    Send,
+    end,
+    respond,
+    send_headers,
+)
+from ext_authz.serving.asgi_health import Health
+from ext_authz.serving.cohort import Cohorts
+from ext_authz.serving.departures import Departures
 from ext_authz.serving.grpc_frames import (
     CONTENT_TYPE,
     PREFIX_BYTES,
     CallError,
     Code,
     Frames,
-    framed,
     timeout_s,
-    trailers,
 )
 from ext_authz.serving.services import ACCESS_LOG, AUTHORIZATION, HEALTH, TAP
 from ext_authz.serving.streams import Streams
@@ -35,14 +39,18 @@ from ext_authz.settings import ServerSettings
 log = logging.getLogger(__name__)
 
 Scope = dict[str, Any]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 Headers = dict[bytes, bytes]
-# The bytes of the answer, None for a call that ends without one.
-Method = Callable[[Headers, Receive], Awaitable[bytes | None]]
+Method = Callable[[Headers, Receive, Send], Awaitable[None]]
 
-_HEAD = [(b"content-type", CONTENT_TYPE)]
-_START = {"type": "http.response.start", "status": 200, "headers": _HEAD, "trailers": True}
-_END = {"type": "http.response.trailers", "headers": trailers(Code.OK), "more_trailers": False}
+
+class Checks(Protocol):
+    """`CheckService`, as a host sees it."""
+
+    async def check(self, request: bytes, remaining_s: float | None) -> bytes:
+        """The answer to a Check."""
+
+    def unsent(self, answer: bytes) -> None:
+        """The caller had left before `answer` could be sent."""
 
 
 class Door(Protocol):
@@ -53,10 +61,6 @@ class Door(Protocol):
 
     async def close(self) -> None:
         """Let no new connection in, and tell callers to go elsewhere after their next answer."""
-
-
-class CallerLeftError(Exception):
-    """Nobody waits for the answer any more."""
 
 
 class Until:
@@ -75,25 +79,26 @@ class Until:
 
 
 class AsgiHost:
-    """Serves one `check`, one access-log sink and one tap until drained. An ASGI application for
-    HTTP scopes."""
+    """Serves Checks, one access-log sink and one tap until drained. An ASGI application for HTTP
+    scopes."""
 
     def __init__(
         self,
         door: Door,
         settings: ServerSettings,
-        check: Check,
+        checks: Checks,
         sink: AccessLogSink,
         taps: TapService,
     ) -> None:
         self._door = door
         self._settings = settings
-        self._cohorts = Cohorts(check)
+        self._checks = checks
+        self._cohorts = Cohorts(checks.check)
         self._sink = sink
         self._taps = taps
         self._streams = Streams()
         self._departures = Departures()
-        self._serving = False
+        self._health = Health(self._departures)
         self._open = 0
         self._none_open = asyncio.Event()
         self._methods: dict[str, Method] = {
@@ -101,6 +106,7 @@ class AsgiHost:
             f"/{ACCESS_LOG}/StreamAccessLogs": self._on_access_logs,
             f"/{TAP}/Process": self._on_answer,
             f"/{HEALTH}/Check": self._on_health,
+            f"/{HEALTH}/Watch": self._on_watch,
         }
 
     async def start(self) -> int:
@@ -109,13 +115,14 @@ class AsgiHost:
         Raises OSError if the address cannot be had.
         """
         self._departures.start()
-        self._serving = True
-        return await self._door.open()
+        port = await self._door.open()
+        self._health.set(True)
+        return port
 
     async def drain(self) -> None:
         """Finish what is running and let go: health first, then the door, then the streams, for
         the reasons that `GrpcHost.drain` has. At most `drain_s`."""
-        self._serving = False
+        self._health.set(False)
         await self._door.close()
         self._streams.drain()
         if self._open:
@@ -130,33 +137,26 @@ class AsgiHost:
         """One call."""
         headers: Headers = dict(scope["headers"])
         if not headers.get(b"content-type", b"").startswith(CONTENT_TYPE):
-            await _send_headers(send, 415, [])
+            await send_headers(send, 415, [])
             return
         self._open += 1
         try:
-            answer = await self._answer(scope["path"], headers, receive)
+            await self._call(scope["path"], headers, receive, send)
         except CallerLeftError:
-            return
+            pass
         except CallError as error:
-            await _end(send, error.code, error.message)
-        else:
-            if answer is None:
-                await _end(send, Code.OK)
-            else:
-                await send(_START)
-                await send({"type": "http.response.body", "body": framed(answer)})
-                await send(_END)
+            await end(send, error.code, error.message)
         finally:
             self._open -= 1
             if not self._open:
                 self._none_open.set()
 
-    async def _answer(self, path: str, headers: Headers, receive: Receive) -> bytes | None:
+    async def _call(self, path: str, headers: Headers, receive: Receive, send: Send) -> None:
         method = self._methods.get(path)
         if method is None:
             raise CallError(Code.UNIMPLEMENTED, "no such method")
         try:
-            return await method(headers, receive)
+            await method(headers, receive, send)
         except (CallError, CallerLeftError):
             raise
         except Exception as fault:
@@ -164,38 +164,39 @@ class AsgiHost:
             log.error("a call failed: %s", type(fault).__name__)
             raise CallError(Code.UNKNOWN, "a fault of the server") from fault
 
-    async def _on_check(self, headers: Headers, receive: Receive) -> bytes:
+    async def _on_check(self, headers: Headers, receive: Receive, send: Send) -> None:
         message = await self._one(receive)
         until = Until(headers, asyncio.get_running_loop())
-        answer = self._cohorts.ask(message, until)
-        if answer.done():
-            return answer.result()
-        self._departures.watch(answer, receive)
+        deciding = self._cohorts.ask(message, until)
+        self._departures.watch(deciding, receive)
         try:
-            return await answer
+            answer = await deciding
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
             raise CallerLeftError from None
         finally:
-            self._departures.forget(answer)
+            self._departures.forget(deciding)
+        try:
+            await respond(send, answer)
+        except CallerLeftError:
+            self._checks.unsent(answer)
 
-    async def _on_access_logs(self, _: Headers, receive: Receive) -> bytes | None:
+    async def _on_access_logs(self, _: Headers, receive: Receive, send: Send) -> None:
         messages = self._messages(receive)
-        return await self._streams.until_drained(self._sink.consume(messages)) or b""
+        answer = await self._streams.until_drained(self._sink.consume(messages))
+        await respond(send, answer or b"")
 
-    async def _on_answer(self, _: Headers, receive: Receive) -> None:
+    async def _on_answer(self, _: Headers, receive: Receive, send: Send) -> None:
         await self._streams.until_drained(self._taps.follow(self._messages(receive)))
+        await end(send, Code.OK)
 
-    async def _on_health(self, _: Headers, receive: Receive) -> bytes:
-        asked = health_pb2.HealthCheckRequest.FromString(await self._one(receive))
-        if asked.service not in ("", AUTHORIZATION):
-            raise CallError(Code.NOT_FOUND, "no such service")
-        states = health_pb2.HealthCheckResponse
-        state = states.SERVING if self._serving else states.NOT_SERVING
-        answer: bytes = states(status=state).SerializeToString()
-        return answer
+    async def _on_health(self, _: Headers, receive: Receive, send: Send) -> None:
+        await respond(send, self._health.check(await self._one(receive)))
+
+    async def _on_watch(self, _: Headers, receive: Receive, send: Send) -> None:
+        await self._health.watch(await self._one(receive), receive, send)
 
     async def _one(self, receive: Receive) -> bytes:
         """The one message of a unary call.
@@ -233,18 +234,9 @@ class AsgiHost:
         frames = Frames(self._settings.max_message_bytes)
         more = True
         while more:
-            event = await receive()
+            # What pyvoy is to tell must not be cancelled; a drain cancels who reads here.
+            event = await asyncio.shield(receive())
             more = event["type"] == "http.request" and event.get("more_body", False)
             frames.feed(event.get("body", b""))
             while (message := frames.take()) is not None:
                 yield message
-
-
-async def _end(send: Send, code: Code, message: str = "") -> None:
-    """End a call without an answer: its only headers have the status."""
-    await _send_headers(send, 200, [*_HEAD, *trailers(code, message)])
-
-
-async def _send_headers(send: Send, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})

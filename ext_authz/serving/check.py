@@ -68,3 +68,9 @@ class CheckService:
         self._gate.journal.append(self._clock.wall(), request_id, decision)
         self._gate.metrics.decided(decision, self._clock.now() - started_s)
         return answer
+
+    def unsent(self, answer: bytes) -> None:
+        """The caller had left before `answer` could be sent: what it lets in never begins."""
+        decision_id = self._codec.decision_of(answer)
+        if decision_id:
+            self._gate.left(decision_id, self._clock.now())

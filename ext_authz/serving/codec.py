@@ -91,6 +91,11 @@ class Codec:
         # Protobuf joins messages whose bytes are joined.
         return self._permission(decision, call) + self._metadata.write(decision)
 
+    def decision_of(self, answer: bytes) -> str:
+        """The id of the decision that an answer of ours tells Envoy, empty if it tells of none."""
+        fields = self._check_response.FromString(answer).dynamic_metadata.fields
+        return str(fields["decision_id"].string_value) if "decision_id" in fields else ""
+
     def split_access_log(self, data: bytes) -> Sequence[bytes]:
         """The HTTP entries of one StreamAccessLogsMessage, for `decode_entry`.
 

@@ -9,10 +9,9 @@ same way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-Receive = Callable[[], Awaitable[dict[str, Any]]]
+from ext_authz.serving.asgi_answers import Event, Receive
 
 # Most calls have their answer before anybody looks. To ask costs about as much as a Check; so
 # many of those that wait are asked at a time that it takes at most some hundredths of a core.
@@ -21,11 +20,11 @@ ASKED_AT_ONCE = 32
 
 
 class Departures:
-    """Cancels the answers that nobody waits for any more."""
+    """Cancels what nobody waits for any more."""
 
     def __init__(self) -> None:
-        self._waiting: dict[asyncio.Future[bytes], Receive] = {}
-        self._asked: dict[asyncio.Future[bytes], asyncio.Future[dict[str, Any]]] = {}
+        self._waiting: dict[asyncio.Future[Any], Receive] = {}
+        self._asked: dict[asyncio.Future[Any], asyncio.Future[Event]] = {}
         self._next = 0
         self._looking: asyncio.Task[None] | None = None
 
@@ -38,19 +37,18 @@ class Departures:
         if self._looking is not None:
             self._looking.cancel()
 
-    def watch(self, answer: asyncio.Future[bytes], receive: Receive) -> None:
+    def watch(self, answer: asyncio.Future[Any], receive: Receive) -> None:
         """Cancel `answer` when the caller whose `receive` it is leaves."""
         self._waiting[answer] = receive
 
-    def forget(self, answer: asyncio.Future[bytes]) -> None:
+    def forget(self, answer: asyncio.Future[Any]) -> None:
         """The caller has his answer, or has left."""
         del self._waiting[answer]
-        asked = self._asked.pop(answer, None)
-        if asked is not None:
-            asked.cancel()
+        # Not cancelled: a server that comes to answer what was asked would stumble over that.
+        self._asked.pop(answer, None)
 
     async def _look(self) -> None:
-        before: frozenset[asyncio.Future[bytes]] = frozenset()
+        before: frozenset[asyncio.Future[Any]] = frozenset()
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             old = [answer for answer in self._waiting if answer in before]
@@ -62,13 +60,13 @@ class Departures:
                 for answer in turn:
                     self._ask(answer)
 
-    def _ask(self, answer: asyncio.Future[bytes]) -> None:
+    def _ask(self, answer: asyncio.Future[Any]) -> None:
         if answer in self._asked:
             return
         asked = asyncio.ensure_future(self._waiting[answer]())
         self._asked[answer] = asked
 
-        def told(done: asyncio.Future[dict[str, Any]]) -> None:
+        def told(done: asyncio.Future[Event]) -> None:
             if self._asked.get(answer) is done:
                 del self._asked[answer]
                 if not done.cancelled() and done.result()["type"] == "http.disconnect":

@@ -54,9 +54,15 @@ class AsgiCall:
     async def answer(self) -> bytes:
         """The message of the answer, whose status is OK."""
         assert await self.status() == (0, "")
-        (whole,) = (e["body"] for e in self.sent if e["type"] == "http.response.body")
-        assert whole == framed(whole[5:])
-        return bytes(whole[5:])
+        (message,) = self.messages
+        return message
+
+    @property
+    def messages(self) -> list[bytes]:
+        """The messages that were sent so far."""
+        bodies = [e["body"] for e in self.sent if e["type"] == "http.response.body"]
+        assert all(body == framed(body[5:]) for body in bodies)
+        return [bytes(body[5:]) for body in bodies]
 
     async def _receive(self) -> dict[str, Any]:
         self.received += 1

@@ -4,7 +4,6 @@ all from one configuration file in a temporary folder."""
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -20,10 +19,10 @@ import yaml
 from ext_authz.config.compile import load
 from tests.support.engine import Engine
 from tests.support.envoy import Envoy, start_envoy
+from tests.support.hosts import ROOT, send_signal, serve
 from tests.support.ports import free_port
 from tests.support.processes import Process, answers_200, eventually
 
-ROOT = Path(__file__).resolve().parents[2]
 KEYS = {"acme": "sk-acme-0001", "beta": "sk-beta-0002"}
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 16}
 Config = dict[str, Any]
@@ -123,9 +122,9 @@ class Stack:
 
     async def start_gate(self) -> Process:
         """One more server on the configured ports; returns once it serves."""
-        command = python("-m", "ext_authz", "serve", "--config", str(self.path))
-        command += ["--log-level", self.log_level]
-        gate = Process(command, self.tmp_path / f"gate-{len(self.gates)}.log")
+        gate = Process(
+            serve(self.path, self.log_level), self.tmp_path / f"gate-{len(self.gates)}.log"
+        )
         self.exits.push_async_callback(asyncio.to_thread, gate.stop)
         self.gates.append(gate)
         # Asked of its log: another server may answer on the same ports.
@@ -200,11 +199,6 @@ class Stack:
             return all(s == "fresh" for pool in pools for s in pool["endpoints"].values())
 
         await eventually(all_fresh, within_s)
-
-
-def send_signal(process: Process, number: signal.Signals) -> None:
-    """Signal one process by its pid."""
-    os.kill(process.pid, number)
 
 
 async def kill(process: Process) -> None:

@@ -265,3 +265,17 @@ async def test_no_prompt_and_no_key_is_logged(caplog: pytest.LogCaptureFixture) 
         await service.check(http_check({"authorization": f"Bearer {KEY}"}, body))
     assert "secret" not in caplog.text
     assert KEY not in caplog.text
+
+
+async def test_an_answer_that_was_not_sent_leaves_nothing_booked() -> None:
+    """Nor does one that let nothing in, nor to tell so twice."""
+    service = Service()
+    kept = await service.checks.check(chat(request_id="q-1"), 0.5)
+    lost = await service.checks.check(chat(request_id="q-2"), 0.5)
+    refused = await service.checks.check(chat(key="sk-unknown"), 0.5)
+    assert service.in_flight == 2
+    for answer in (refused, lost, lost, b""):
+        service.checks.unsent(answer)
+    assert service.in_flight == 1
+    service.checks.unsent(kept)
+    assert service.in_flight == 0
