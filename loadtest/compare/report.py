@@ -48,7 +48,8 @@ RIVALS = f"""## What it is compared with
 
 All of them know what the gate has to find out: traffic is split over pools by their true capacity,
 within a pool the least loaded endpoint is taken, dead ones are noticed, and what is late is cut off
-(not by `{TITLES[NOTHING]}`).
+(not by `{TITLES[NOTHING]}`). `python -m loadtest.compare.settings` plays other settings of the two
+that have some.
 
 - **{TITLES[STATIC]}**: a circuit breaker for each pool, with the number of requests in flight that
   was best of all that were tried for that scenario.
@@ -56,8 +57,7 @@ within a pool the least loaded endpoint is taken, dead ones are noticed, and wha
   the sum that was best of all that were tried for that scenario.
 - **{TITLES[ADAPTIVE]}**: the gradient controller with the true latency of an idle server as its
   minimum, a limit set anew after three such latencies, the median, 25 % of buffer.
-- **{TITLES[ADMISSION]}**: refusals by success rate, at its defaults; shorter windows and more
-  aggression were worse.
+- **{TITLES[ADMISSION]}**: refusals by success rate, at its defaults.
 - **{TITLES[PRODUCT]}**: one and the same configuration, apart from pools, tenants and promises.
 """
 

@@ -4,8 +4,8 @@ A rival gets the same hardware as the product, and a careful operator who knows 
 over all pools by their true capacity, within a pool it goes to the least loaded endpoint, dead ones
 are noticed within two seconds, and what is late is cut off, so that nobody works for a client who
 has no use for it. Refusals carry the `Retry-After: 1` that the rendered configuration gives to all
-of Envoy's own. Limits and rates are swept; other settings are the best of those that were tried,
-not the defaults. Only `nothing` is left as it comes.
+of Envoy's own. Limits and rates are swept; other settings are the best of those that
+`loadtest.compare.settings` tries. Only `nothing` is left as it comes.
 """
 
 from __future__ import annotations

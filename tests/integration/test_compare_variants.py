@@ -15,6 +15,7 @@ import yaml
 
 from ext_authz.deploy.envoy import render_envoy
 from ext_authz.settings import Settings
+from loadtest.compare.settings import tried
 from loadtest.compare.site import Site, site_of
 from loadtest.compare.table import SCENARIOS
 from loadtest.compare.variants import NAMES, PRODUCT, Swept, Variant, variants
@@ -175,3 +176,13 @@ async def test_a_dead_endpoint_is_noticed(tmp_path: Path) -> None:
                 break
             await asyncio.sleep(0.1)
         assert set(answers) == {200}
+
+
+def test_envoy_takes_all_settings_that_are_tried(tmp_path: Path) -> None:
+    """Those of the comparison among them."""
+    config = render_envoy(_settings(("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")), 1)
+    named = dict(tried(SITE))
+    assert len(named) == 12
+    for variant in named.values():
+        changed = yaml.safe_dump(variant.change(yaml.safe_load(config)))
+        assert validate(changed, tmp_path).returncode == 0

@@ -1,0 +1,59 @@
+"""Which settings suit the rivals that have some. `python -m loadtest.compare.settings [NAME ...]`
+plays others beside those of the comparison, once each, half a minute a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from loadtest.compare.comparing import line
+from loadtest.compare.filters import GRADIENT, REJECTING, Gradient, Rejecting
+from loadtest.compare.playing import play
+from loadtest.compare.site import Site, site_of
+from loadtest.compare.table import SCENARIOS
+from loadtest.compare.variants import Variant, adaptive_concurrency, admission_control
+
+TRIED = ("overload-1.5x", "heavy-tail")
+GRADIENTS = {
+    "as compared": GRADIENT,
+    # The example of Envoy's documentation: it measures the minimum itself, once a minute.
+    "as documented": Gradient(90.0, interval_s=60.0, updates=0.0),
+    "minimum measured, slower": Gradient(interval_s=60.0),
+    "minimum measured, with 8 at once": Gradient(
+        interval_s=30.0, request_count=25, min_concurrency=8
+    ),
+    "set anew every 0.1 s": Gradient(updates=0.0),
+    "half as much again is no overload": Gradient(buffer_ratio=0.5),
+    "twice as much is no overload": Gradient(buffer_ratio=1.0),
+    "by the 90th percentile": Gradient(90.0, buffer_ratio=0.5),
+}
+REJECTINGS = {
+    "as compared, the defaults": REJECTING,
+    "a window of 10 s": Rejecting(window_s=10.0, max_rejected_ratio=0.95),
+    "a window of 5 s, more aggressive": Rejecting(
+        window_s=5.0, aggression=1.5, max_rejected_ratio=0.95
+    ),
+    "a window of 3 s, below 0.9": Rejecting(
+        window_s=3.0, threshold_ratio=0.9, max_rejected_ratio=0.95
+    ),
+}
+
+
+def tried(site: Site) -> Iterator[tuple[str, Variant]]:
+    """Each setting with its words."""
+    for words, gradient in GRADIENTS.items():
+        yield words, adaptive_concurrency(site, gradient)
+    for words, rejecting in REJECTINGS.items():
+        yield words, admission_control(site, rejecting)
+
+
+def main(names: list[str]) -> int:
+    """Play and print."""
+    for name in names or TRIED:
+        for words, variant in tried(site_of(SCENARIOS[name])):
+            print(f"{words}: {line(play(SCENARIOS[name], variant))}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
