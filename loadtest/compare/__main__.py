@@ -67,7 +67,7 @@ def first_limit(scenario: Scenario, found: Swept) -> float:
     return float(found.enough[scenario.servers[0].pool])
 
 
-def run_all(plan: Plan, names: tuple[str, ...], *, anew: bool) -> None:
+def run_all(plan: Plan, names: tuple[str, ...], *, anew: bool, keep: Path | None = None) -> None:
     """Sweep what is not swept, then make all runs that are due."""
     found = {each.name: swept(each, anew=anew) for each in plan.scenarios}
 
@@ -76,7 +76,8 @@ def run_all(plan: Plan, names: tuple[str, ...], *, anew: bool) -> None:
 
     def once(due: Due, variant: Variant) -> Run:
         limit = first_limit(due.scenario, found[due.scenario.name])
-        return play(due.scenario, variant, seed=due.round, round_=due.round, limit=limit)
+        kept = keep / due.scenario.name / due.variant / str(due.round) if keep else None
+        return play(due.scenario, variant, due.round, due.round, limit, kept)
 
     compare(plan, of, once, say, names)
 
@@ -97,6 +98,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--report", action="store_true", help="play nothing")
     parser.add_argument("--list", action="store_true", help="print the table of scenarios")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="also keep all logs of each run")
     parser.add_argument("--build", type=Path, default=BUILD, metavar="DIR")
     given = parser.parse_args(argv)
     given.only = _names(
@@ -136,7 +138,7 @@ def main(argv: list[str] | None = None) -> int:
     repeats = 1.0 if given.full else QUICK_REPEATS
     plan = Plan(chosen, given.rounds, given.full, given.again, runs, repeats)
     if not given.report:
-        run_all(plan, given.variants, anew=given.sweep)
+        run_all(plan, given.variants, anew=given.sweep, keep=given.keep)
     command = "make loadtest FULL=1" if given.full else "make loadtest"
     kept = read_all(runs)
     write_all(kept, facts_of(command), given.build, DOCS if given.full else None)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +42,6 @@ MISSED = 99
 LOOK_S = 0.25
 # The part of all streams that is read live besides.
 PROBED = 0.01
-Tick = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ def play(
     seed: int = 1,
     round_: int = 1,
     limit: float | None = None,
-    tick: Tick = lambda _s: None,
+    keep: Path | None = None,
 ) -> Run:
     """One run from beginning to end. `limit` is the best static limit of the first pool's servers
-    together, by which refusals are judged. `tick` is told the seconds of load played so far."""
+    together, by which refusals are judged. `keep` as in `play_raw`."""
     at_unix_s = time.time()
-    raw = play_raw(scenario, variant, seed, tick)
+    raw = play_raw(scenario, variant, seed, keep)
     tries, served = raw.sent.tries, raw.served
     return Run(
         scenario=scenario.name,
@@ -86,10 +86,9 @@ def play(
     )
 
 
-def play_raw(
-    scenario: Scenario, variant: Changing, seed: int = 1, tick: Tick = lambda _s: None
-) -> Raw:
-    """As `play`, without working anything out."""
+def play_raw(scenario: Scenario, variant: Changing, seed: int = 1, keep: Path | None = None) -> Raw:
+    """As `play`, without working anything out. What it leaves is kept in the folder `keep`, if one
+    is named: configurations, what all processes printed, tries, and what servers tell."""
     with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="loadtest-") as folder:
         work = Path(folder)
         started = start(scenario, variant, work, stack)
@@ -107,7 +106,6 @@ def play_raw(
             if now > limit_s:
                 raise TimeoutError(f"the load generator did not end in {limit_s:g} s")
             meter.look()
-            tick(now)
             time.sleep(LOOK_S)
         if k6.wait() not in (0, MISSED):
             raise RuntimeError(f"k6 failed:\n{k6.output()[-2000:]}")
@@ -115,6 +113,9 @@ def play_raw(
             sent = read(lines)
         for index in set(range(len(started.backends))) - set(logs):
             logs[index] = _log(started, index)
+        if keep is not None:
+            (work / "served.json").write_text(json.dumps(logs))
+            shutil.copytree(work, keep, dirs_exist_ok=True)
         return Raw(
             sent=sent,
             served=_served(scenario, logs, sent.began_unix_s),
