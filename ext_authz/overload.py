@@ -66,11 +66,13 @@ class MemoryRules:
 
 
 class Bound(StrEnum):
-    """What sets how many requests an endpoint may carry: its configured slots, or its measured
-    knee. Where a promise or memory is what stops one, the reason says so."""
+    """What sets how many requests an endpoint may carry: its configured slots, its measured knee,
+    or before there is one what it has shown to carry. Where a promise or memory is what stops one,
+    the reason says so."""
 
     CONFIGURED = "configured"
     KNEE = "knee"
+    UNPROVEN = "unproven"
 
 
 class Mode(StrEnum):

@@ -18,7 +18,7 @@ def told(endpoint: EndpointState, sample: EndpointSample) -> None:
     """Telemetry of the endpoint has come. What one of several on a device does depends on the
     others, so that they are not taught."""
     if not endpoint.peers:
-        endpoint.knee.told(sample, endpoint.execution_s)
+        endpoint.knee.told(sample, endpoint.execution_s, endpoint.foreign)
         endpoint.bound()
 
 

@@ -31,7 +31,8 @@ class EndpointState:
     `own` are our unsettled requests, `foreign` those in the engine that we did not admit (or have
     already settled), `untold` of our own are over by now though the access log has not told yet,
     `load` is all that run. `peers` are the other endpoints on the same device. `thermal_factor` is
-    by how much throttled clocks lengthen execution now, `limit` how many may run at once. In the
+    by how much throttled clocks lengthen execution now, `limit` how many may run at once, and
+    `slots` how many are shared out: more than that while it has to show what it can carry. In the
     roster of its pool it has a `place`, and is among those `touched` when its numbers have changed:
     False if only requests of ours have come and gone. `holds_tokens` are those of the largest
     request that could run here at all, alone; infinite when nobody knows.
@@ -59,6 +60,7 @@ class EndpointState:
         "peers",
         "place",
         "sample",
+        "slots",
         "spec",
         "thermal_factor",
         "tightened",
@@ -70,7 +72,7 @@ class EndpointState:
 
     def __init__(self, spec: Endpoint) -> None:
         self.spec = spec
-        self.limit = spec.max_concurrency
+        self.limit = self.slots = spec.max_concurrency
         self.place = 0
         self.touched: dict[EndpointState, bool] = {}
         self.own = 0
@@ -149,13 +151,15 @@ class EndpointState:
 
     def bound(self) -> None:
         """Find the limit anew, when its knee or its configuration has changed."""
-        most, knee = self.spec.max_concurrency, self.knee.slots
-        self.knee.most = most
-        is_knee = knee is not None and knee < most and not self.peers
-        limit = knee if knee is not None and is_knee else most
-        self.limited_by = Bound.KNEE if is_knee else Bound.CONFIGURED
-        if limit != self.limit:
-            self.limit = limit
+        most, knee = self.spec.max_concurrency, self.knee
+        knee.most = most
+        limit = most if self.peers else knee.limit
+        slots = most if knee.slots is None else limit
+        self.limited_by = Bound.CONFIGURED
+        if limit < most:
+            self.limited_by = Bound.UNPROVEN if knee.slots is None else Bound.KNEE
+        if limit != self.limit or slots != self.slots:
+            self.limit, self.slots = limit, slots
             self._moved()
 
     def tighten(self, ratio: float) -> None:

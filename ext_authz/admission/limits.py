@@ -2,9 +2,10 @@
 
 PURE. Beyond the knee more requests at once only make each of them slower. Where that is, is
 measured: the limit is the smallest load at which about as much is done as at any load that was
-seen. Until more load was seen to bring no more there is no limit, and what is configured, memory
-and promises bound the load as ever: so a cold start climbs at once. Then it is a search between
-loads that were seen. It goes one class beyond them only while requests are refused and promises are
+seen. Until more load was seen to bring no more it is somewhat more than the endpoint has shown to
+carry, beginning with a part of what is configured: far above its knee a server needs seconds to
+come back, and what is predicted of it longer. Then it is a search between loads that were seen. It
+goes one class beyond them only while requests are refused and promises are
 kept, and never lower than needed: what is forgotten is tried again from below.
 
 Endpoints that share a device have no limit of their own: what one does depends on the others.
@@ -12,14 +13,20 @@ Endpoints that share a device have no limit of their own: what one does depends 
 
 from __future__ import annotations
 
-from math import inf, log, sqrt
+from math import ceil, inf
 
+from ext_authz.estimation.peak import (
+    NOTHING,
+    best_of,
+    brings_less,
+    brought,
+    crossing,
+    is_gap,
+    peak_of,
+)
 from ext_authz.estimation.throughput import LOADS, Known, Throughput, Window, class_of
 from ext_authz.snapshot import EndpointSample
 
-# More load brings no more if, with so many standard errors to spare, it brings less than the growth
-# of the load to this power: far less than in proportion (1), and a plateau is one (0).
-GAIN, SURE = 0.3, 3.0
 # A lesson is about as much as so many requests do in their lives.
 LIVES = 4.0
 # Counters that are read often teach no more often than this.
@@ -27,8 +34,6 @@ LEAST_S = 0.2
 # Over a lesson the load changes by no more than this part (or one request): while an engine fills
 # up it computes prompts, and what it will do at that load cannot be seen yet.
 STEADY = 0.25
-# Between the best and a worse load there may be a better one if they lie so far apart.
-WIDE = 1.25
 # Most classes to go below all that was seen, where load costs most.
 REACH = 3
 # A refusal says for so long that there is more to do, and so many lessons are waited for between
@@ -44,25 +49,37 @@ MOST_BROKEN, BROKEN_STEP = 0.1, 1.0 / 32.0
 PROMPT_TOKEN = 0.05
 # Outcomes teach while counters have been silent for so long.
 SILENT_S = 5.0
+# An endpoint of which nothing is known is given so many at first, then so many times as many as it
+# has shown to carry: when so many lessons, or as many ends as it has slots, were of at least this
+# part of them. Where no more than twice as many are configured, that is taken as it is. Counters
+# must come at least so often, or it would be kept waiting for them.
+START, START_RATIO, TWICE = 8.0, 0.25, 2.0
+GROW, NEAR, SHOWN = 1.5, 0.75, 2
+QUICK_S = 1.0
 
 
 class Knee:
     """Of one endpoint, whose configuration allows `most`. `slots` None: more load was not seen to
-    bring no more."""
+    bring no more. Until then it may be given no more than its `reach`, which grows as it is
+    reached; infinite where nothing would show that soon enough."""
 
-    __slots__ = ("_broken", "_first_load", "_last", "_looked_below", "_pressed_s", "_refused_s",
-                 "_rested", "_short", "_told_s", "_windows", "most", "slots",
-                 "throughput")  # fmt: skip
+    __slots__ = ("_broken", "_busy_s", "_first_load", "_last", "_looked_below", "_pressed_s",
+                 "_refused_s", "_rested", "_short", "_shown", "_told_s", "_windows", "most",
+                 "reach", "slots", "throughput")  # fmt: skip
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.slots: int | None = None
+        self.reach = inf
+        self._shown = 0.0
         self.throughput = Throughput()
         # What counters tell, and what outcomes tell.
         self._windows = (Window(), Window())
         self._last: tuple[float, float] | None = None
         self._first_load = 0.0
         self._told_s = -inf
+        # Since when something runs.
+        self._busy_s = inf
         self._pressed_s = self._refused_s = -inf
         self._broken = 0.0
         self._rested = 0
@@ -71,6 +88,11 @@ class Knee:
         self._short = 0.5
         # At which of the endpoint's speeds it was looked below all that was known.
         self._looked_below = -1
+
+    @property
+    def limit(self) -> int:
+        """So many it may be given."""
+        return int(min(self.most, self.reach if self.slots is None else self.slots))
 
     def refused(self, is_full: bool, now: float) -> None:
         """A request was refused here, or sent elsewhere; whether the endpoint is full."""
@@ -82,15 +104,26 @@ class Knee:
         """A request that was let in is over, in time or not."""
         self._broken += BROKEN_STEP * ((not kept) - self._broken)
 
-    def told(self, sample: EndpointSample, life_s: float | None) -> None:
-        """An engine tells its load and its counters; `life_s` is how long a request runs."""
+    def told(self, sample: EndpointSample, life_s: float | None, foreign: float = 0.0) -> None:
+        """An engine tells its load and its counters; `life_s` is how long a request runs, None
+        before one has ended. So many of its load are `foreign`."""
         at_s, load, rate = sample.at_s, sample.load, work_rate(sample)
-        if load is None or rate is None or life_s is None:
+        if load is None or rate is None:
             self._last = None
             return
+        if load < 1.0 or self._busy_s == inf:
+            self._busy_s = at_s
         last, self._last = self._last, (at_s, load)
         if last is None or at_s <= last[0]:
             return
+        if self._told_s == -inf and at_s - last[0] <= QUICK_S and self.reach == inf:
+            least = max(START, START_RATIO * self.most)
+            self.reach = least if TWICE * least < self.most else inf
+        # What others brought it carries already.
+        self.reach = max(self.reach, GROW * foreign)
+        if life_s is None:
+            # So long at least.
+            life_s = at_s - self._busy_s
         if self._told_s == -inf:
             # Outcomes count work otherwise.
             self.throughput = Throughput()
@@ -111,6 +144,7 @@ class Knee:
     def ended(self, load: float, work: float, seconds: float, life_s: float, now: float) -> None:
         """A request that did so much `work` ran to its end in `seconds`, at a mean load of `load`
         with itself. Teaches only where no counters do."""
+        self._carried(load, 1.0 / self.reach)
         if now - self._told_s < SILENT_S:
             return
         if self._told_s > -inf:
@@ -128,38 +162,55 @@ class Knee:
         if not steady:
             return
         self.throughput.learn(load, rate)
+        self._carried(load, 1.0 / SHOWN)
         # After a step down the endpoint has to drain first.
         self._rested += self.slots is None or load < self.slots + 1.0
         if now - self._pressed_s < PRESSED_S:
-            short = min(max((self.slots or self.most) - load, 0.0), MOST_SHORT)
+            short = min(max(self.limit - load, 0.0), MOST_SHORT)
             self._short += SHORT_STEP * (short - self._short)
         if now - self._refused_s > CALM_S:
             # What is not in anybody's way can wait.
             return
         slots = self._decide(now)
         if slots != self.slots:
+            if slots is None:
+                self.reach = inf
             self.slots, self._rested = slots, 0
 
+    def _carried(self, load: float, part: float) -> None:
+        """It carried `load`: a `part` of what it takes to show that it can."""
+        if not NEAR * self.reach <= load <= self.reach + 1.0:
+            return
+        self._shown += part
+        if self._shown < 1.0:
+            return
+        self._shown = 0.0
+        known = self.throughput.known(rough=True)
+        if not known or known[best_of(known, self.throughput.variance)].load >= NEAR * self.reach:
+            self.reach = ceil(self.reach * GROW ** brought(known))
+
     def _decide(self, now: float) -> int | None:
-        known = self.throughput.known()
+        known = self.throughput.known(rough=self.slots is None and self.reach < inf)
         if not known:
             return self.slots
-        at = self._best(known)
+        at = best_of(known, self.throughput.variance)
         pressed = now - self._pressed_s < PRESSED_S
-        if not self._is_knee(known, at):
+        if not brings_less(known, at, self.throughput.variance) and not self._is_vain(known, at):
             return self._beyond(known) if pressed else self.slots
         best, worse = known[at], known[at + 1]
         slots = max(1, int(best.load + self._short + 0.5))
-        if _is_gap(slots, worse.load):
-            return int(sqrt(best.load * worse.load) + 1.0)
+        below = known[at - 1] if at else NOTHING
+        peak = max(1, int(peak_of(below, best, worse) + self._short + 0.5))
+        if peak > slots and is_gap(slots, worse.load):
+            return peak
         if not pressed and self.slots is not None and slots < self.slots <= worse.load:
             return self.slots
-        below = known[at - 1].load if at else 0.0
-        if not pressed or not _is_gap(below, best.load):
+        if not pressed:
             return slots
         if at:
-            return max(1, int(sqrt(below * best.load) + 0.5))
-        return _lower(best, worse, slots)
+            before = known[at - 2] if at > 1 else NOTHING
+            peak = max(1, int(crossing(before, below, best, worse) + self._short + 0.5))
+        return min(peak, slots)
 
     def _beyond(self, known: list[Known]) -> int | None:
         """The endpoint is full, and it may be that more or less load would do more."""
@@ -175,34 +226,10 @@ class Knee:
         more = LOADS[min(class_of(self.slots) + 1, len(LOADS) - 1)]
         return more if more < self.most else None
 
-    def _best(self, known: list[Known]) -> int:
-        """The smallest load that is as good as the best, for all that is known of it."""
-        enough = max(seen.rate for seen in known)
-        for number, seen in enumerate(known):
-            if seen.rate * (1.0 + sqrt(self.throughput.variance / seen.weight)) >= enough:
-                return number
-        return len(known) - 1
-
-    def _is_knee(self, known: list[Known], at: int) -> bool:
-        """Whether more load than at the best brings no more."""
-        best, variance = known[at], self.throughput.variance
-        for more in known[at + 1 :]:
-            error = best.rate * sqrt(variance * (1.0 / best.weight + 1.0 / more.weight))
-            if more.rate + SURE * error < best.rate * (more.load / best.load) ** GAIN:
-                return True
-        return False
-
-
-def _is_gap(below: float, above: float) -> bool:
-    """Whether a better load may lie in between."""
-    return above >= max(WIDE * below, below + 2.0)
-
-
-def _lower(best: Known, worse: Known, slots: int) -> int:
-    """Nothing is known below the best: lower, and the more so the more load costs there."""
-    cost = log(best.rate / max(worse.rate, 1e-9)) / log(worse.load / best.load)
-    steps = 1 + round(REACH * min(1.0, max(0.0, cost + GAIN)))
-    return LOADS[max(0, class_of(slots) - steps)]
+    def _is_vain(self, known: list[Known], at: int) -> bool:
+        """Whether it was given more, and for all that is known did no more."""
+        least = NEAR * self.reach
+        return self.slots is None and known[at].load < least <= known[-1].load
 
 
 def work_rate(sample: EndpointSample) -> float | None:

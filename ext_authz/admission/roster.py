@@ -207,9 +207,9 @@ class Roster:
         load = endpoint.believed(spec.staleness, now)
         self._believe(entry, -1)
         self.own += endpoint.own - entry.own
-        self.most += endpoint.limit - entry.slots
+        self.most += endpoint.slots - entry.slots
         entry.load, entry.own = load, endpoint.own
-        entry.slots, entry.untold = endpoint.limit, endpoint.untold
+        entry.slots, entry.untold = endpoint.slots, endpoint.untold
         self._believe(entry, 1)
         entry.guarded, entry.shown = cache_tokens(endpoint, spec, now)
         occupied = load or 0.0
@@ -225,9 +225,9 @@ class Roster:
         each slot."""
         entry.occupied = occupied
         if entry.load is None:
-            pressure = NO_TELEMETRY + entry.own / entry.slots
+            pressure = NO_TELEMETRY + entry.own / endpoint.limit
         else:
-            pressure = occupied / entry.slots
+            pressure = occupied / endpoint.limit
             if endpoint.load < 0.5:
                 # Alone on the endpoint, a request that fits is served however large.
                 entry.room = endpoint.holds_tokens

@@ -20,7 +20,7 @@ STEP = 1.0 / 16.0
 MOST_LOAD = 100_000
 # What is known is known to this standard error, relative, and from so many lessons.
 PRECISION = 0.03
-FEWEST, MOST = 3.0, 100.0
+FEWEST, MOST, ROUGH = 3.0, 100.0, 0.9
 # Neighbours are taken together until that is so, up to so many times the load of the lowest.
 WIDEST = 1.25
 # A class remembers so many times what makes it known. It fades by e over so many times that.
@@ -94,10 +94,11 @@ class Throughput:
             if weight > 0.0:
                 self._add(number, rate, weight)
 
-    def known(self) -> list[Known]:
-        """What is known, in order of the load."""
+    def known(self, rough: bool = False) -> list[Known]:
+        """What is known, in order of the load; if `rough`, from as little as a lesson."""
         enough = self._enough
         fade, lessons = 1.0 / (FADES * enough), self.lessons
+        enough = ROUGH if rough else enough
         found: list[Known] = []
         weight = load = rate = 0.0
         for number in sorted(self._classes):

@@ -22,14 +22,12 @@ PLANS = {
 }
 # Of the best static limit: what must be reached.
 WANTED = dict.fromkeys(PLANS, 0.96) | {"tight promise": 0.9}
-# Of a promise so tight the best limit breaks 3.5 %, and an idle server 1.3 %: load may double that.
-TIGHT = pytest.param(
-    "tight promise",
-    marks=pytest.mark.xfail(raises=AssertionError, reason="0.85, with 97.3 % of promises kept"),
-)
+# What of that which is let in must be served in time. Of a promise so tight the best limit breaks
+# 3.5 %, and an idle server 1.3 %: load may double that.
+KEPT = dict.fromkeys(PLANS, 0.97) | {"tight promise": 0.96}
 
 
-@pytest.mark.parametrize("name", [*(name for name in PLANS if name != "tight promise"), TIGHT])
+@pytest.mark.parametrize("name", list(PLANS))
 def test_goodput_is_near_the_best_static_limit(name: str) -> None:
     """What is served in time is at least the wanted part of what the best static limit serves in
     the same world."""
@@ -41,6 +39,6 @@ def test_goodput_is_near_the_best_static_limit(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(PLANS))
 def test_nearly_all_that_is_let_in_is_served_in_time(name: str) -> None:
-    """Of what is let in 97 % is served within its promise."""
+    """Of what is let in nearly all is served within its promise."""
     kept = [played(PLANS[name], seed, WINDOW_S[1]).records.efficiency(*WINDOW_S) for seed in SEEDS]
-    assert fmean(kept) >= 0.97, kept
+    assert fmean(kept) >= KEPT[name], kept

@@ -21,34 +21,23 @@ from loadtest.scenarios.table import SCENARIOS
 
 # Figures that are best when low; all others are when high.
 LOW = frozenset({"share_error", "innocent_p99_s", "premature", "amplification"})
-# What is missed yet, with the figures of seeds 1 and 2.
+# What is missed yet, with the figures of seeds 1, 2 and 3.
 MISSED: dict[tuple[str, str], str] = {
-    ("noisy neighbour", "of_best"): "0.84 and 0.98",
-    ("noisy neighbour", "innocent_served"): "0.83 and 0.98",
-    ("noisy neighbour", "premature"): "0.03 and 0.00",
-    ("heavy tail", "of_best"): "0.99 and 0.88",
-    ("overload", "of_best"): "0.96 and 0.96",
-    ("overload", "premature"): "0.07 and 0.07",
-    ("thermal throttle", "of_best"): "0.88 and 0.86",
-    ("telemetry lags 6 s", "of_best"): "0.72 and 0.70",
-    ("telemetry lags 6 s", "kept"): "0.97 and 0.90",
-    ("access log lost", "of_best"): "1.00 and 0.80",
-    ("access log lost", "kept"): "1.00 and 0.89",
-    ("access log 1 s late", "of_best"): "0.92 and 0.85",
-    ("card nearly full", "of_best"): "1.00 and 0.91",
-    ("card nearly full", "kept"): "1.00 and 0.93",
-    ("demotion", "of_best"): "0.92 and 0.92; 0.86 of seed 3",
-    ("loose promise", "of_best"): "0.95 and 0.90",
-    ("retry storm: obey", "of_best"): "0.83 and 0.75",
-    ("retry storm: obey", "innocent_p99_s"): "1.00 and 2.07",
-    ("retry storm: obey", "innocent_served"): "0.82 and 0.70",
-    ("retry storm: hammer", "of_best"): "0.81 and 0.93",
-    ("retry storm: hammer", "innocent_served"): "0.84 and 0.83",
-    ("retry storm: together", "of_best"): "0.83 and 0.80",
-    ("retry storm: together", "innocent_served"): "0.87 and 0.66",
-    ("retry storm: never", "of_best"): "0.87 and 0.80",
-    ("retry storm: never", "innocent_served"): "0.85 and 0.67",
-    ("retry storm: never", "innocent_p99_s"): "1.25 and 1.73",
+    ("noisy neighbour", "innocent_served"): "1.00, 0.97 and 0.98",
+    ("weight change", "share_error"): "0.02, 0.07 and 0.06",
+    ("thermal throttle", "of_best"): "0.94, 0.88 and 0.95",
+    ("telemetry lags 6 s", "of_best"): "0.75, 0.71 and 0.74",
+    ("telemetry lags 6 s", "kept"): "0.95, 0.90 and 0.92",
+    ("card nearly full", "of_best"): "1.00, 1.00 and 0.96",
+    ("demotion", "of_best"): "0.88, 0.92 and 0.94",
+    ("retry storm: obey", "of_best"): "0.87, 0.94 and 0.85",
+    ("retry storm: obey", "innocent_served"): "0.91, 0.91 and 0.90",
+    ("retry storm: hammer", "of_best"): "0.94, 0.94 and 0.88",
+    ("retry storm: hammer", "innocent_p99_s"): "1.22, 1.71 and 1.12",
+    ("retry storm: hammer", "innocent_served"): "0.94, 0.86 and 0.90",
+    ("retry storm: together", "innocent_served"): "0.92, 0.93 and 0.94",
+    ("retry storm: never", "of_best"): "0.95, 0.96 and 0.88",
+    ("retry storm: never", "innocent_served"): "0.96, 0.92 and 0.90",
 }
 
 

@@ -38,7 +38,7 @@ class Engine:
     def play(self, seconds: float, pressed: bool = True, load: float | None = None) -> None:
         for _ in range(round(seconds / EVERY_S)):
             self.now += EVERY_S
-            limit = self.knee.slots or self.most
+            limit = self.knee.limit
             wanted = limit if load is None else min(load, limit)
             if pressed and self._load > limit - 1.0:
                 self.knee.refused(True, self.now)
@@ -67,6 +67,73 @@ def test_the_knee_is_found_from_above(at: float, seed: int) -> None:
     engine.play(60.0)
     assert engine.done(20.0) > 0.93
     assert engine.mean(20.0) < 1.1 * at + 0.5
+
+
+@pytest.mark.parametrize("at", [8.0, 16.0, 40.0, 150.0])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_cold_endpoint_is_given_more_as_it_shows_what_it_can_carry(at: float, seed: int) -> None:
+    """It begins with a quarter of what is configured. Of the first ten seconds, the first of which
+    nothing bounded, little is lost, and it is never given much more than did more."""
+    engine = Engine(with_knee(at), most=int(6 * at), seed=seed)
+    engine.play(1.0)
+    assert engine.knee.limit <= 0.25 * engine.most + 1.0
+    engine.play(9.0)
+    assert engine.done(9.0) > 0.85
+    engine.play(2.0)
+    assert max(engine.carried[30:]) < 2.0 * at
+
+
+@pytest.mark.parametrize("every_s", [0.1, 0.5, 1.0])
+def test_a_cold_engine_without_a_knee_is_soon_given_all(every_s: float) -> None:
+    knee, load, chance = Knee(256), 64.0, Random(5)
+    for step in range(round(20.0 / every_s)):
+        at_s = step * every_s
+        knee.refused(True, at_s)
+        load += min(1.0, 6.0 * every_s) * (knee.limit - load)
+        rate = 100.0 * load**0.8 * chance.gauss(1.0, 0.03)
+        sample = EndpointSample("e", at_s, running=load, generation_tokens_per_s=rate)
+        knee.told(sample, LIFE_S)
+    assert knee.limit == 256
+
+
+@pytest.mark.parametrize("every_s", [2.0, 15.0])
+def test_whose_counters_come_seldom_is_given_what_is_configured(every_s: float) -> None:
+    """It would wait for them each time."""
+    knee = Knee(256)
+    sample = EndpointSample("e", 0.0, running=4.0, generation_tokens_per_s=100.0)
+    for step in range(20):
+        knee.told(replace(sample, at_s=step * every_s), LIFE_S)
+        assert knee.limit == 256
+
+
+def test_whose_counters_tell_nothing_is_given_more_as_requests_end() -> None:
+    """Counters that stand still lock nobody out."""
+    knee = Knee(256)
+    sample = EndpointSample("e", 0.0, running=4.0, generation_tokens_per_s=0.0)
+    for step in range(300):
+        at_s = 0.1 * step
+        knee.told(replace(sample, at_s=at_s, running=float(knee.limit)), LIFE_S)
+        for _ in range(round(0.1 * knee.limit / LIFE_S)):
+            knee.ended(float(knee.limit), 100.0, LIFE_S, LIFE_S, at_s)
+        assert knee.limit < 256 or step < 1 or at_s > 2.0
+    assert knee.limit == 256
+
+
+def test_what_others_have_brought_is_carried_already() -> None:
+    """After a restart of the gate, or beside another one."""
+    knee = Knee(256)
+    sample = EndpointSample("e", 0.0, running=100.0, generation_tokens_per_s=100.0)
+    for step in range(3):
+        knee.told(replace(sample, at_s=0.1 * step), None, foreign=100.0)
+    assert 100.0 < knee.limit < 256
+
+
+def test_few_slots_are_taken_at_their_word() -> None:
+    knee = Knee(16)
+    sample = EndpointSample("e", 0.0, running=1.0, generation_tokens_per_s=100.0)
+    for step in range(3):
+        knee.told(replace(sample, at_s=0.1 * step), None)
+    assert knee.limit == 16
 
 
 def test_on_a_plateau_no_more_is_carried_than_is_needed() -> None:
@@ -172,8 +239,17 @@ def test_what_an_engine_does_not_tell_teaches_nothing() -> None:
     for step in range(100):
         knee.told(replace(full, at_s=0.1 * step, running=None), LIFE_S)
         knee.told(replace(full, at_s=0.1 * step, generation_tokens_per_s=None), LIFE_S)
-        knee.told(replace(full, at_s=0.1 * step), None)
     assert knee.throughput.lessons == 0
+
+
+def test_before_the_first_has_ended_a_life_is_as_long_as_they_have_run() -> None:
+    """So that lessons become fewer: with eight requests each is as long as all before."""
+    knee = Knee(64)
+    full = EndpointSample("e", 0.0, running=8.0, generation_tokens_per_s=100.0)
+    knee.told(replace(full, running=0.0), None)
+    for step in range(1, 100):
+        knee.told(replace(full, at_s=0.1 * step), None)
+    assert 3 <= knee.throughput.lessons <= 8
 
 
 def test_while_the_load_climbs_nothing_is_learned() -> None:
