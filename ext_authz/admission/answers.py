@@ -6,9 +6,45 @@ PURE.
 from __future__ import annotations
 
 from ext_authz.admission.view import Ask, View
-from ext_authz.model import Decision, LimitState, Reason, RetryHint, Verdict
+from ext_authz.model import Decision, Evidence, LimitState, Reason, RetryHint, Verdict
 from ext_authz.overload import Held
 from ext_authz.settings import Tenant
+
+# A member is looked up in its class in slow steps.
+_HEADROOM, _ADMIT, _DEMOTE = Reason.HEADROOM, Verdict.ADMIT, Verdict.DEMOTE
+
+
+def admission(
+    ask: Ask,
+    view: View,
+    demoted: bool,
+    reason: Reason,
+    evidence: Evidence,
+    most_tokens: int | None,
+) -> Decision:
+    """The decision that lets `ask` in where `view` looked; its server is asked for `most_tokens`
+    at most."""
+    verdict, spared = _DEMOTE if demoted else _ADMIT, view.spared
+    # In the order of its fields: so many keywords would cost more than all the rest.
+    return Decision(
+        verdict,
+        reason if spared is None else spared.reason,
+        verdict if spared is None else spared.verdict,
+        ask.tenant.name,
+        ask.type.name,
+        ask.request.model,
+        view.pool.spec.name,
+        view.endpoint.spec.address,
+        ask.id,
+        ask.estimate,
+        None,
+        None if spared is None else spared.limit,
+        evidence,
+        ask.pipeline,
+        None,
+        None,
+        most_tokens,
+    )
 
 
 def refusal(
@@ -67,4 +103,4 @@ def why_admitted(view: View) -> Reason:
     """The reason of a request that no rule objected to."""
     if view.fallback:
         return Reason.TELEMETRY_FALLBACK
-    return Reason.IDLE_ENDPOINT if view.occupied < 0.5 else Reason.HEADROOM
+    return Reason.IDLE_ENDPOINT if view.occupied < 0.5 else _HEADROOM

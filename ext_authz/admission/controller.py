@@ -53,7 +53,8 @@ class Controller:
     def arrive(self, ask: Ask, now: float, patience_s: float = inf) -> Decision:
         """Decide one request, whose caller waits `patience_s` for the answer, and book it if it is
         let in. One that is held is decided later, see `dispatched`."""
-        self.tick(now)
+        if now >= self.ledger.quiet_until_s or now - self._looked_s >= foresight.LOOK_EVERY_S:
+            self.tick(now)
         # Who waits comes first, where there is room.
         self.holding.dispatch(now)
         return self._decider.arrive(ask, patience_s, now)

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from math import inf, log2
 
-from ext_authz.model import value
-
 CELLS_A_DOUBLING = 32
 # Ramps that begin below or above these powers of two are counted as if they began there.
 LEAST_LOG, DOUBLINGS = -32, 64
@@ -98,29 +96,27 @@ class Curve:
         return _EDGES[first + GROUP]
 
 
-@value
 class Stake:
     """What one flow asks for: `wanted` slots of which it holds `held`, and `slope` slots for each
-    unit of the level. `kept` of those it does not hold are kept for it at any level. The rest are
-    the cells of its ramps."""
+    unit of the level. `wanted` is finite and at least `held`, if that is more than one. `kept` of
+    those it does not hold are kept for it at any level. The rest are the cells of its ramps."""
 
-    slope: float
-    wanted: float
-    held: int
-    kept: float
-    start: int = 0
-    base: int = 0
-    end: int = 0
+    __slots__ = ("base", "end", "held", "kept", "slope", "start", "wanted")
 
+    def __init__(self, slope: float, wanted: float, held: int) -> None:
+        self.start = self.base = self.end = 0
+        self.ask(slope, wanted, held)
 
-def stake(slope: float, wanted: float, held: int) -> Stake:
-    """The stake of a flow; `wanted` is finite and at least `held`, if that is more than one."""
-    if wanted <= 1.0:
-        return Stake(slope, wanted, held, wanted - held if held <= 1 else 0.0)
-    start = cell_of(1.0 / slope)
-    base = start if held <= 1 else cell_of(held / slope)
-    kept = 1.0 if held == 0 else 0.0
-    return Stake(slope, wanted, held, kept, start, base, cell_of(wanted / slope))
+    def ask(self, slope: float, wanted: float, held: int) -> None:
+        """It asks for this from now on."""
+        self.slope, self.wanted, self.held = slope, wanted, held
+        if wanted <= 1.0:
+            self.kept = wanted - held if held <= 1 else 0.0
+            return
+        self.kept = 1.0 if held == 0 else 0.0
+        self.start = cell_of(1.0 / slope)
+        self.base = self.start if held <= 1 else cell_of(held / slope)
+        self.end = cell_of(wanted / slope)
 
 
 class Demand:
@@ -159,17 +155,20 @@ class Demand:
         if self._stakes == 0:
             self._clear()
 
-    def swap(self, before: Stake, after: Stake) -> None:
-        """Put `after` in the place of `before`, which was added."""
-        if before.wanted > 1.0 or after.wanted > 1.0:
-            self.put(before, -1)
-            self.put(after, 1)
+    def change(self, one: Stake, slope: float, wanted: float, held: int) -> None:
+        """A stake that was added asks for this from now on."""
+        if one.wanted > 1.0 or wanted > 1.0:
+            self.put(one, -1)
+            one.ask(slope, wanted, held)
+            self.put(one, 1)
             return
-        more = after.wanted - before.wanted
+        # Before and after it has no ramp.
+        more, kept = wanted - one.wanted, wanted - held if held <= 1 else 0.0
         self.wanted += more
         self._floors += more
-        self.spare += more - (after.held - before.held)
-        self._kept_floors += after.kept - before.kept
+        self.spare += more - (held - one.held)
+        self._kept_floors += kept - one.kept
+        one.slope, one.wanted, one.held, one.kept = slope, wanted, held, kept
 
     def level(self, capacity: float) -> float:
         """Where all get together what there is; infinite if they get what they want."""

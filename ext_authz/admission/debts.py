@@ -38,16 +38,17 @@ class Debts:
             self._at_s = now
             self._busy_s += seconds if used >= usable else seconds * used / usable
 
-    def owe(self, flow: Flow, seconds: float, share: float | None) -> None:
-        """What the flow is owed for the last so many seconds, in which its share was so large;
-        None if it had all it wanted, or what it did not have was in nobody else's hands."""
+    def fade(self, flow: Flow, seconds: float) -> None:
+        """For so many seconds it had all it wanted, or what it did not have was in nobody else's
+        hands: nobody saves up what others did not keep from it."""
+        flow.busy_s = self._busy_s
+        if flow.owed_s:
+            flow.owed_s *= exp(-seconds / self.horizon_s)
+
+    def owe(self, flow: Flow, seconds: float, share: float) -> None:
+        """What the flow is owed for the last so many seconds, in which its share was so large."""
         busy_s = self._busy_s - flow.busy_s
         flow.busy_s = self._busy_s
-        if share is None:
-            # Nobody saves up what others did not keep from it.
-            if flow.owed_s:
-                flow.owed_s *= exp(-seconds / self.horizon_s)
-            return
         # Of what is really in use: slots that nobody gets are owed to nobody.
         part = 1.0 if seconds < PRESSURE_S else PRESSURE_S / seconds
         own_s = min(flow.wanted * seconds, share * busy_s)

@@ -10,7 +10,7 @@ from math import inf
 from random import Random
 
 from ext_authz.admission import enforcing, judging, stages
-from ext_authz.admission.answers import waiting, why_admitted
+from ext_authz.admission.answers import admission, waiting, why_admitted
 from ext_authz.admission.booking import book
 from ext_authz.admission.holding import Holding
 from ext_authz.admission.ledger import Ledger
@@ -55,7 +55,9 @@ class Decider:
     def arrive(self, ask: Ask, patience_s: float, now: float) -> Decision:
         """Decide a request that came just now; what is held is measured when it is decided."""
         decision = self._arrive(ask, patience_s, now)
-        return decision if decision.held is not None else self._judged(ask, decision, now)
+        if decision.held is None:
+            judging.measure(self._pools.by_name, ask, decision, now)
+        return decision
 
     def refuse_early(self, tenant: Tenant, caller: Caller, now: float) -> Decision | None:
         """See `Controller.refuse_early`."""
@@ -125,9 +127,13 @@ class Decider:
 
     def _look(self, ask: Ask, spared: Spared | None, now: float) -> Look:
         """Look at the first pool of `ask`."""
-        first = enforcing.look(ask, self._first_pool(ask), self.settings, False, now)
-        if first.view is not None and first.binding is None:
-            first.view.spared = spared or self._spared(ask, first, ask.pools[1:], now)
+        pool = self._pools.by_name[ask.pools[0].name]
+        first = enforcing.look(ask, pool, self.settings, False, now)
+        view = first.view
+        if view is not None and first.binding is None:
+            view.spared = spared
+            if spared is None and first.objection is not None:
+                view.spared = self._spared(ask, first, ask.pools[1:], now)
         return first
 
     def _take(self, ask: Ask, first: Look, view: View, now: float) -> Decision:
@@ -252,7 +258,6 @@ class Decider:
     # -- committing -----------------------------------------------------------------------
 
     def _admit(self, ask: Ask, view: View, demoted: bool, reason: Reason, now: float) -> Decision:
-        verdict = Verdict.DEMOTE if demoted else Verdict.ADMIT
         whole, spared = view.whole, view.spared
         evidence = view.evidence() if whole is None else stages.evidence(view, whole)
         if spared is not None and not spared.tried:
@@ -261,26 +266,10 @@ class Decider:
         if self._refuser.hammering.sampled is not None:
             self._refuser.hammering.let_in(view.flow, now)
         self._ledger.open(book(ask, view, self.settings.lease_s, now))
-        # In the order of its fields: so many keywords would cost more than all the rest.
-        return Decision(
-            verdict,
-            reason if spared is None else spared.reason,
-            verdict if spared is None else spared.verdict,
-            ask.tenant.name,
-            ask.type.name,
-            ask.request.model,
-            view.pool.spec.name,
-            view.endpoint.spec.address,
-            ask.id,
-            ask.estimate,
-            None,
-            None if spared is None else spared.limit,
-            evidence,
-            ask.pipeline,
-            None,
-            None,
-            enforcing.most_tokens(view, demoted, ask.tenant.name, self.settings.enforcing),
-        )
+        most_tokens = None
+        if view.pool.spec.degrade is not None:
+            most_tokens = enforcing.most_tokens(view, demoted, self.settings.enforcing)
+        return admission(ask, view, demoted, reason, evidence, most_tokens)
 
     def _is_tried(self, reason: Reason) -> bool:
         return reason in judging.TRIABLE and is_tried(self.settings.tried_ratio, self._rng)

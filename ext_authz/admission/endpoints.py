@@ -106,7 +106,13 @@ class EndpointState:
         self.own_tokens += tokens
         peak = self._peak_since
         self._peak_since = own if own > peak else peak
-        self._counted()
+        if self.peers or self.untold:
+            self._moved()
+            return
+        # Nothing else has changed.
+        self.load = own + self.foreign
+        if self not in self.touched:
+            self.touched[self] = False
 
     def release(self, tokens: int) -> None:
         """Uncount one."""

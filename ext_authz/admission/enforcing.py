@@ -61,7 +61,7 @@ def look(
     return routing.best(_hold_against(view), _hold_against, now)
 
 
-def most_tokens(view: View, demoted: bool, tenant: str, enforcing: Enforcing) -> int | None:
+def most_tokens(view: View, demoted: bool, enforcing: Enforcing) -> int | None:
     """What the server of `view` is asked to put out at most, None if nothing is said. Not in
     shadow, where callers notice nothing."""
     rule = view.pool.spec.degrade
@@ -70,7 +70,7 @@ def most_tokens(view: View, demoted: bool, tenant: str, enforcing: Enforcing) ->
     pressed = rule.above_ratio < 1.0 and view.pool_load + 1.0 > rule.above_ratio * view.slots
     if not (demoted or pressed):
         return None
-    word = enforcing.of(None, tenant, view.pool.spec.name)
+    word = enforcing.of(None, view.ask.tenant.name, view.pool.spec.name)
     return rule.max_tokens if word is Enforcement.ENFORCE else None
 
 
@@ -124,7 +124,8 @@ def _look_leniently(
 def _hold_against(view: View) -> Look:
     """What the rules say of `view`, each of which counts."""
     for policy in POLICIES[view.pool.trust.predicts]:
-        if (objection := policy(view)) is not None:
+        objection = policy(view)
+        if objection is not None:
             return Look(view, objection, objection)
     return Look(view)
 

@@ -189,32 +189,31 @@ class Flow:
             self.missed *= exp(-seconds / PRESSURE_S)
         return seconds
 
-    def _grow(self) -> float:
-        """Slots above its mean that it may want next, if nothing stands in the way.
-
-        Independent arrivals vary by the square root of their number, so the next peak may be
-        that much above the last, and a burst that outruns what is given back that much above
-        what is held. More is not kept: it would stand idle.
-        """
-        spread = sqrt(self.peak) if self.peak > 1.0 else 1.0
-        after_peak, held = self.peak + spread, self.used + 1.0 + 2.0 * spread
-        most = after_peak if after_peak < held else held
-        return most - self.mean if most > self.mean else 0.0
-
     def want(self, pooling: float, now: float) -> None:
         """Say what is wanted. Peaks of many flows do not come at once: `pooling` is the part of
-        the sum of their growth that they reach together."""
-        used = float(self.used)
+        the sum of their growth that they reach together.
+
+        What it may grow by is above its mean. Independent arrivals vary by the square root of their
+        number, so the next peak may be that much above the last, and a burst that outruns what is
+        given back that much above what is held. More is not kept: it would stand idle.
+        """
+        used, mean = float(self.used), self.mean
         self.growing = 0.0
         if self.silent:
-            self.wanted = used if used > self.mean else self.mean
+            self.wanted = used if used > mean else mean
             return
         if now - self.refused_s < PRESSURE_S:
             # Its next request, and those that were turned away.
             self.wanted = used + 1.0 + self.missed
             return
-        self.growing = self._grow()
-        wanted = self.mean + pooling * self.growing
+        peak = self.peak
+        spread = sqrt(peak) if peak > 1.0 else 1.0
+        after_peak, held = peak + spread, used + 1.0 + 2.0 * spread
+        most = after_peak if after_peak < held else held
+        wanted = mean
+        if most > mean:
+            self.growing = growing = most - mean
+            wanted += pooling * growing
         # One slot in use more than expected is one that another of many small flows leaves unused.
         self.wanted = wanted if wanted > used or used <= 1.0 else used
 

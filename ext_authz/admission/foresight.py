@@ -17,7 +17,6 @@ from ext_authz.admission.traffic import Stay
 from ext_authz.admission.view import PoolState, View, risk_on
 from ext_authz.estimation.lag import ReportLag
 from ext_authz.estimation.latency.features import Load, Work
-from ext_authz.estimation.latency.queueing import FIXED_SHAPE
 from ext_authz.model import Outcome
 from ext_authz.snapshot import EndpointSample
 
@@ -34,11 +33,10 @@ def look(view: View, now: float) -> None:
     endpoint, pool = view.endpoint, view.pool
     trust, predictor, traffic = pool.trust, pool.predictor, endpoint.traffic
     view.met = met = traffic.meets(endpoint.load, view.occupied, now)
-    view.run_slots = slots = run_slots(pool, endpoint)
     if predictor.taught and trust.asks:
         estimate = view.ask.estimate
         view.work = work = Work(estimate.prompt_tokens, estimate.output_tokens)
-        view.guess = guess = predictor.ask(work, met, slots, traffic.pace)
+        view.guess = guess = predictor.ask(work, met, view.run_slots, traffic.pace)
         view.risk = risk_on(view, endpoint, guess)
         if trust.predicts:
             view.forecast = guess
@@ -92,11 +90,11 @@ def begin(view: View, now: float) -> Stay:
     stay = Stay(work, view.tokens - estimate.prompt_tokens, met, slots)
     stay.forecast = guess = view.guess
     stay.slo_s = slo_s = view.ask.slo_s
-    stay.spared = view.spared
-    stay.trial = view.trial
+    stay.spared = spared = view.spared
     if view.trial:
+        stay.trial = True
         endpoint.trials.begun()
-    elif view.forecast is not None and view.spared is None:
+    elif view.forecast is not None and spared is None:
         stay.risk = risk = view.risk or 0.0
         view.pool.risks.took(risk)
     stay.promised = view.promised and slo_s is not None
@@ -115,6 +113,8 @@ def lease_s(view: View, configured_s: float) -> float:
     if guess is None or not (residuals := view.pool.predictor.e2e[guess.queued]).known:
         return configured_s
     longest_s = guess.e2e_s * residuals.p99 * view.endpoint.thermal_factor
+    if LEASE_TIMES * longest_s <= configured_s:
+        return configured_s
     return lease_for(longest_s, configured_s)
 
 
@@ -197,7 +197,7 @@ def notice_overdue(pools: Iterable[PoolState], told: bool, known_s: float) -> No
 def run_slots(pool: PoolState, endpoint: EndpointState) -> int:
     """Requests that run at once before others queue: of a model of fixed shape a batch on each
     instance."""
-    if pool.spec.engine not in FIXED_SHAPE:
+    if not pool.is_fixed_shape:
         return endpoint.spec.max_concurrency
     mean_batch = endpoint.sample.mean_batch if endpoint.sample else None
     return max(1, round(pool.spec.instances * max(1.0, mean_batch or 1.0)))

@@ -13,7 +13,7 @@ from ext_authz.admission.measures import QUANTILES, Count, Measures
 from ext_authz.admission.view import Ask, PoolState
 from ext_authz.admission.would_have import Fate, Spared
 from ext_authz.estimation.kv import gpu_seconds
-from ext_authz.model import Decision, Evidence, Outcome, Reason, Verdict
+from ext_authz.model import Decision, Outcome, Reason, Verdict
 
 # Refusals for want of capacity; others are for what the request or its tenant is.
 CONTENDED = frozenset(
@@ -31,6 +31,9 @@ CONTENDED = frozenset(
 # Of these some may be let in to see what becomes of them: nothing breaks but the promise.
 TRIABLE = CONTENDED - {Reason.AT_CAPACITY, Reason.KV_MEMORY, Reason.DEVICE_MEMORY}
 
+# A member is looked up in its class in slow steps.
+_REJECT, _DEMOTE, _ADMITTED = Verdict.REJECT, Verdict.DEMOTE, Count.ADMITTED
+
 
 def measure(pools: Mapping[str, PoolState], ask: Ask, decision: Decision, now: float) -> None:
     """A request was decided: counted for the pool that it was meant for."""
@@ -38,26 +41,23 @@ def measure(pools: Mapping[str, PoolState], ask: Ask, decision: Decision, now: f
         return
     pool = pools[ask.pools[0].name]
     measures, would_be = pool.measures, decision.would_be
-    if would_be is Verdict.REJECT:
+    if would_be is _REJECT:
         measures.count(Count.REFUSED, now)
         if decision.reason is Reason.SLO_UNREACHABLE and decision.pipeline is None:
             pool.margin.pressed(now)
         # Of a pipeline it is the pool that objected that had no room.
         _refused(pool if decision.stage is None else pools[decision.stage], decision, now)
     else:
-        demoted = would_be is Verdict.DEMOTE
-        measures.count(Count.DEMOTED if demoted else Count.ADMITTED, now)
+        demoted = would_be is _DEMOTE
+        measures.count(Count.DEMOTED if demoted else _ADMITTED, now)
         if demoted and decision.reason is Reason.AT_CAPACITY:
             measures.refusals.at_limit(now)
         seen, runs_in = decision.evidence, decision.pool
-        if seen is not None and runs_in is not None and _is_full(seen, 1.0):
+        # Foreign load is smoothed: half a request is noise.
+        if seen is not None and runs_in is not None and seen.in_flight + 1.5 > seen.slots:
             pools[runs_in].measures.refusals.at_limit(now)
-    measures.refusals.judge(now)
-
-
-def _is_full(seen: Evidence, more: float) -> bool:
-    # Foreign load is smoothed: half a request is noise.
-    return seen.in_flight + more + 0.5 > seen.slots
+    if measures.refusals.ends:
+        measures.refusals.judge(now)
 
 
 def _refused(pool: PoolState, decision: Decision, now: float) -> None:
@@ -69,7 +69,8 @@ def _refused(pool: PoolState, decision: Decision, now: float) -> None:
     if life_s is not None:
         limit = seen.tenant_limit
         within_share = limit is None or seen.tenant_in_flight + 0.5 <= limit
-        pool.measures.refusals.refused(now, life_s, within_share, _is_full(seen, 0.0))
+        is_full = seen.in_flight + 0.5 > seen.slots
+        pool.measures.refusals.refused(now, life_s, within_share, is_full)
 
 
 def judge(pool: PoolState | None, reservation: Reservation, outcome: Outcome, now: float) -> None:

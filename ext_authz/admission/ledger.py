@@ -75,7 +75,8 @@ class Reservation:
 
 
 class Ledger:
-    """All open reservations, in a queue for each length of lease.
+    """All open reservations, in a queue for each length of lease. Nothing expires before
+    `quiet_until_s`.
 
     A renewed reservation moves to the end of its queue, so the first of a queue is always its
     next to expire. Finding the next costs as much as there are lengths, which must be few.
@@ -85,8 +86,7 @@ class Ledger:
         self._open: dict[str, Reservation] = {}
         # When each ends. Ordered: a plain dict walks over all it has lost to find its oldest.
         self._leases: dict[float, OrderedDict[str, float]] = {}
-        # Nothing expires before this. It is asked at every arrival.
-        self._quiet_until_s = inf
+        self.quiet_until_s = inf
         self.by_tenant: Counter[str] = Counter()
         self.by_type: Counter[str] = Counter()
 
@@ -101,8 +101,10 @@ class Ledger:
         """Book `reservation`; its id must be new."""
         self._open[reservation.id] = reservation
         self._lease(reservation, reservation.opened_s)
-        self.by_tenant[reservation.tenant] += 1
-        self.by_type[reservation.type] += 1
+        tenant, type_ = reservation.tenant, reservation.type
+        # Not `+=`, for which a counter asks what is missing in Python.
+        self.by_tenant[tenant] = self.by_tenant.get(tenant, 0) + 1
+        self.by_type[type_] = self.by_type.get(type_, 0) + 1
 
     def find(self, reservation_id: str) -> Reservation | None:
         """The open reservation of that id, if there is one."""
@@ -129,9 +131,9 @@ class Ledger:
 
     def expired(self, now: float) -> Reservation | None:
         """Close and return a reservation whose lease has ended, if any."""
-        if now < self._quiet_until_s:
+        if now < self.quiet_until_s:
             return None
-        self._quiet_until_s = inf
+        self.quiet_until_s = inf
         for lease_s, queue in list(self._leases.items()):
             if not queue:
                 # Lengths come and go with configurations.
@@ -139,9 +141,9 @@ class Ledger:
                 continue
             reservation_id, expires_s = next(iter(queue.items()))
             if expires_s <= now:
-                self._quiet_until_s = now
+                self.quiet_until_s = now
                 return self.close(reservation_id)
-            self._quiet_until_s = min(self._quiet_until_s, expires_s)
+            self.quiet_until_s = min(self.quiet_until_s, expires_s)
         return None
 
     def entries(self) -> tuple[Reservation, ...]:
@@ -149,13 +151,14 @@ class Ledger:
         return tuple(self._open.values())
 
     def _lease(self, reservation: Reservation, from_s: float) -> None:
-        expires_s = from_s + reservation.lease_s
-        queue = self._leases.get(reservation.lease_s)
+        lease_s = reservation.lease_s
+        expires_s = from_s + lease_s
+        queue = self._leases.get(lease_s)
         if queue is None:
-            queue = self._leases[reservation.lease_s] = OrderedDict()
+            queue = self._leases[lease_s] = OrderedDict()
         queue[reservation.id] = expires_s
-        quiet_s = self._quiet_until_s
-        self._quiet_until_s = expires_s if expires_s < quiet_s else quiet_s
+        quiet_s = self.quiet_until_s
+        self.quiet_until_s = expires_s if expires_s < quiet_s else quiet_s
 
     @staticmethod
     def _drop(counter: Counter[str], key: str) -> None:

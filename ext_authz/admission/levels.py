@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from math import inf, sqrt
 
-from ext_authz.admission.curve import Demand, stake
+from ext_authz.admission.curve import Demand, Stake
 from ext_authz.admission.flows import Flow
 from ext_authz.settings import PriorityClass
 
@@ -53,10 +53,9 @@ class Levels:
         return flow.room if level == flow.room_level else flow.find_room(level)
 
     def change(self, flow: Flow) -> None:
-        """What the flow wants or holds has changed."""
-        if not flow.changed:
-            flow.changed = True
-            self._changed.append(flow)
+        """What the flow wants or holds has changed, and was not before."""
+        flow.changed = True
+        self._changed.append(flow)
 
     def enter(self) -> bool:
         """Enter some of the flows that have changed; whether that was all."""
@@ -116,14 +115,14 @@ class Levels:
         demand = self._demands.get(priority)
         if demand is None:
             demand = self._demands[priority] = Demand()
-        entry = stake(flow.slope, flow.wanted, flow.used)
         if booked is not None and booked[0] is priority:
-            demand.swap(booked[1], entry)
+            demand.change(booked[1], flow.slope, flow.wanted, flow.used)
         else:
             if booked is not None:
                 self._demands[booked[0]].put(booked[1], -1)
+            entry = Stake(flow.slope, flow.wanted, flow.used)
             demand.put(entry, 1)
-        flow.booked = (priority, entry)
+            flow.booked = (priority, entry)
         growing = flow.growing
         self._grow_to(flow, growing, flow.mean if growing or not flow.used else 0.0)
 

@@ -45,12 +45,16 @@ def seen(
     endpoint = choice.endpoint
     if endpoint is None:
         return None
-    key = (ask.tenant.name, ask.type.name)
+    tenant, type_, shares = ask.tenant, ask.type, pool.shares
+    key, priority = (tenant.name, type_.name), type_.priority
     # Shares are of what can be used: a dead endpoint's slots are nobody's.
-    shares, priority = pool.shares, ask.type.priority
-    shares.resize(choice.slots)
-    weight = ask.tenant.weight * ask.type.weight
-    flow = (shares.peek if dry else shares.flow)(key, weight, now, priority)
+    if choice.slots != shares.slots:
+        shares.resize(choice.slots)
+    weight = tenant.weight * type_.weight
+    if dry:
+        flow = shares.peek(key, weight, now, priority)
+    else:
+        flow = shares.flow(key, weight, now, priority)
     view = View(ask, pool, endpoint, flow, settings)
     view.fallback = choice.fallback
     view.pool_load = load = choice.load
@@ -77,9 +81,16 @@ def _look_at_endpoint(view: View, occupied: float, now: float) -> None:
     endpoint, pool = view.endpoint, view.pool
     view.occupied = occupied
     view.now_s = now
-    view.execution_s = execution_s = endpoint.execution_s
-    view.wait_s = 0.0
+    execution_s = endpoint.execution.value_s
     if execution_s is not None:
+        execution_s *= endpoint.thermal_factor
+    view.execution_s = execution_s
+    slots = endpoint.spec.max_concurrency
+    if pool.is_fixed_shape:
+        slots = foresight.run_slots(pool, endpoint)
+    view.run_slots = slots
+    view.wait_s = 0.0
+    if execution_s is not None and occupied + 1.0 > slots:
         view.wait_s = endpoint.wait_s(occupied, execution_s, pool.spec)
     if not pool.trust.predicts:
         _look_at_gauges(view, now)

@@ -187,16 +187,16 @@ class Refusals:
 
     The load of a pool reaches its limit only when something is let in or more is told of it, so
     that the moments at which `at_limit` is called are all that matters: one of them decides all
-    refusals that wait. Each costs the logarithm of those that wait, once.
+    refusals that wait. Each costs the logarithm of those that wait, once. `ends` is when the
+    predicted lives end of those that would be premature so far, a heap.
     """
 
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
-        # When the predicted lives end of those that would be premature so far; a heap.
-        self._ends: list[float] = []
+        self.ends: list[float] = []
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self.ends)
 
     def refused(self, now: float, life_s: float, within_share: bool, at_limit: bool) -> None:
         """A request was refused that would have run for `life_s`."""
@@ -204,21 +204,21 @@ class Refusals:
             self.at_limit(now)
         if at_limit or not within_share:
             self._measures.count(Count.REFUSAL_JUDGED, now)
-        elif len(self._ends) < MOST_REFUSALS:
-            heappush(self._ends, now + life_s)
+        elif len(self.ends) < MOST_REFUSALS:
+            heappush(self.ends, now + life_s)
         else:
             self._measures.count(Count.REFUSAL_SKIPPED, now)
 
     def at_limit(self, now: float) -> None:
         """The pool is as full as it may get."""
-        if self._ends:
+        if self.ends:
             self.judge(now)
-            self._measures.count(Count.REFUSAL_JUDGED, now, len(self._ends))
-            self._ends.clear()
+            self._measures.count(Count.REFUSAL_JUDGED, now, len(self.ends))
+            self.ends.clear()
 
     def judge(self, now: float) -> None:
         """Judge the refusals whose predicted life is over at `now`."""
-        ends = self._ends
+        ends = self.ends
         while ends and ends[0] <= now:
             heappop(ends)
             self._measures.count(Count.REFUSAL_JUDGED, now)

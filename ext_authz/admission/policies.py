@@ -18,6 +18,9 @@ from ext_authz.settings import FallbackAction, PriorityClass
 
 Policy = Callable[[View], Reason | None]
 
+# A member is looked up in its class in slow steps.
+_HIGH = PriorityClass.HIGH
+
 
 def capacity(view: View) -> Reason | None:
     """The endpoint may carry one more (see `limits`), and its device has a slot left for it.
@@ -29,7 +32,7 @@ def capacity(view: View) -> Reason | None:
 def reserve(view: View) -> Reason | None:
     """Below the high class, a part of the pool stays free. A tenant with nothing in flight is
     exempt: that is its floor; and what is over before the high class would notice."""
-    if view.ask.type.priority is PriorityClass.HIGH or view.flow.used == 0:
+    if view.flow.used == 0 or view.ask.type.priority is _HIGH:
         return None
     usable = view.slots * (1.0 - view.settings.reserve_ratio)
     if view.pool_load + 1.0 <= usable:
@@ -68,11 +71,12 @@ def latency(view: View) -> Reason | None:
         return None
     risk, target = view.risk or 0.0, view.settings.target_violation_ratio
     view.promised = risk <= target
-    spared = view.promised or _is_idle(view) or view.endpoint.own < view.floor
     risks = view.pool.risks
-    if risk <= MOST_RISK and (risks.allows(risk, target) or risks.is_within(risk, target)):
+    if risk <= MOST_RISK and (risks.is_within(risk, target) or risks.allows(risk, target)):
         return None
-    if spared or not view.is_load_to_blame(risk):
+    if view.promised or _is_idle(view) or view.endpoint.own < view.floor:
+        return None
+    if not view.is_load_to_blame(risk):
         return None
     view.trial = view.endpoint.trials.due and not view.hopeless
     return None if view.trial else Reason.SLO_UNREACHABLE

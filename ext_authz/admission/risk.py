@@ -22,16 +22,19 @@ class RiskBudget:
     """The mean predicted risk of what was let in, the latest counting most, and what a predicted
     risk was worth."""
 
-    __slots__ = ("_broken", "_predicted", "mean")
+    __slots__ = ("_broken", "_predicted", "mean", "worth")
 
     def __init__(self) -> None:
         self.mean = 0.0
+        # True breaches for each that was predicted; one more of both stands for what is not known.
+        self.worth = 1.0
         self._predicted = 0.0
         self._broken = 0.0
 
     def allows(self, risk: float, target_ratio: float) -> bool:
         """Whether the mean stays within `target_ratio` with one more of `risk` (0..1)."""
-        return self.worth * self._with(risk) <= target_ratio
+        mean = self.mean
+        return self.worth * (mean + (risk - mean) / OVER) <= target_ratio
 
     def is_within(self, risk: float, target_ratio: float) -> bool:
         """Whether promises of that `risk` alone would be broken no more often than that: whatever
@@ -40,25 +43,15 @@ class RiskBudget:
 
     def took(self, risk: float) -> None:
         """A request of `risk` was let in."""
-        self.mean = self._with(risk)
+        self.mean += (risk - self.mean) / OVER
 
     def judged(self, risk: float, broken: bool) -> None:
         """A promise that was predicted to be broken with the chance `risk` was kept, or not."""
         keep = 1.0 - 1.0 / COMPARED
         self._predicted = keep * self._predicted + risk
         self._broken = keep * self._broken + broken
-
-    @property
-    def worth(self) -> float:
-        """True breaches for each that was predicted; one more of both stands for what is not
-        known."""
-        worth = (self._broken + 1.0) / (self._predicted + 1.0)
-        if worth < LEAST_WORTH:
-            return LEAST_WORTH
-        return worth if worth < MOST_WORTH else MOST_WORTH
-
-    def _with(self, risk: float) -> float:
-        return self.mean + (risk - self.mean) / OVER
+        worth = max(LEAST_WORTH, (self._broken + 1.0) / (self._predicted + 1.0))
+        self.worth = min(worth, MOST_WORTH)
 
 
 def is_load_to_blame(risk: float, alone: float) -> bool:

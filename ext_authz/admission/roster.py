@@ -36,21 +36,20 @@ _UNSEEN = "none yet"
 class _Entry:
     """What an endpoint counted for when it was last looked at. `load` None: not believed.
     `occupied` are the requests on its device, `room` is the largest request it has memory for, in
-    tokens; `guarded` and `shown` are its `cache_tokens`."""
+    tokens; `guarded` and `shown` are its `cache_tokens`. `key` orders it."""
 
     __slots__ = (
         "guarded",
         "is_put_off",
+        "key",
         "load",
         "occupied",
         "own",
-        "pressure",
         "room",
         "sample",
         "shown",
         "slots",
         "untold",
-        "version",
     )
 
     def __init__(self) -> None:
@@ -62,9 +61,8 @@ class _Entry:
         self.occupied = 0.0
         self.room = self.guarded = inf
         self.shown = 0.0
-        self.pressure = 0.0
+        self.key = 0.0
         self.is_put_off = False
-        self.version = 0
 
 
 class Roster:
@@ -97,7 +95,8 @@ class Roster:
         self._spec = spec
         self._guards_card = spec.device_guard_ratio < 1.0
         self._entries = [_Entry() for _ in endpoints]
-        self._heap: list[tuple[float, int, int]] = []
+        # What is not the key of its entry any more is out of date.
+        self._heap: list[tuple[float, int]] = []
         self._touched: dict[EndpointState, bool] = {}
         self._refreshed_s = -inf
         # Until then nothing changes by itself.
@@ -114,8 +113,8 @@ class Roster:
         """The least pressed; of equals, the first in the file. `catch_up` comes first."""
         heap, entries = self._heap, self._entries
         while heap:
-            _, place, version = heap[0]
-            if entries[place].version == version:
+            key, place = heap[0]
+            if entries[place].key == key:
                 return self.endpoints[place]
             heappop(heap)
         return None
@@ -124,10 +123,13 @@ class Roster:
         """Up to `many` endpoints with a pressure `below` that, in the order of `top`."""
         heap = self._heap
         found: list[EndpointState] = []
-        taken: list[tuple[float, int, int]] = []
+        taken: list[tuple[float, int]] = []
         while len(found) < many and (endpoint := self.top()) is not None and heap[0][0] < below:
-            found.append(endpoint)
-            taken.append(heappop(heap))
+            item = heappop(heap)
+            # One that is again what it was has been put there twice.
+            if not taken or item != taken[-1]:
+                found.append(endpoint)
+                taken.append(item)
         for item in taken:
             heappush(heap, item)
         return found
@@ -150,8 +152,8 @@ class Roster:
         entry = self._entries[endpoint.place]
         if not entry.is_put_off:
             entry.is_put_off = True
-            entry.version += 1
-            heappush(self._heap, (entry.pressure + PUT_OFF, endpoint.place, entry.version))
+            entry.key += PUT_OFF
+            heappush(self._heap, (entry.key, endpoint.place))
 
     def is_put_off(self, endpoint: EndpointState) -> bool:
         """Whether it has refused, and nothing has changed since."""
@@ -175,8 +177,9 @@ class Roster:
                 load, own = endpoint.load, endpoint.own
                 self.load += load - entry.load
                 self.own += own - entry.own
-                entry.load, entry.own = load, own
-                self._place(entry, endpoint, load, now)
+                entry.load = entry.occupied = load
+                entry.own = own
+                self._place(entry, endpoint, now)
             touched.clear()
             if not self.believed:
                 self.load = self.untold = 0.0
@@ -197,8 +200,7 @@ class Roster:
         self._tidy()
 
     def _tidy(self) -> None:
-        entries = self._entries
-        self._heap = [item for item in self._heap if item[2] == entries[item[1]].version]
+        self._heap = [(entry.key, place) for place, entry in enumerate(self._entries)]
         heapify(self._heap)
 
     def _update(self, entry: _Entry, endpoint: EndpointState, now: float) -> None:
@@ -212,32 +214,32 @@ class Roster:
         entry.slots, entry.untold = endpoint.slots, endpoint.untold
         self._believe(entry, 1)
         entry.guarded, entry.shown = cache_tokens(endpoint, spec, now)
-        occupied = load or 0.0
-        if endpoint.peers:
-            occupied += endpoint.peers_load(spec.staleness, now)
-        self._place(entry, endpoint, occupied, now)
+        if load is None:
+            entry.key, entry.is_put_off = NO_TELEMETRY + endpoint.own / endpoint.limit, False
+            heappush(self._heap, (entry.key, endpoint.place))
+        else:
+            if endpoint.peers:
+                load += endpoint.peers_load(spec.staleness, now)
+            entry.occupied = load
+            self._place(entry, endpoint, now)
         if endpoint.sample is not entry.sample or endpoint.peers:
             entry.sample = endpoint.sample
             self._told(endpoint, load is not None, now)
 
-    def _place(self, entry: _Entry, endpoint: EndpointState, occupied: float, now: float) -> None:
-        """Find what it can take, and its place in the order: by the requests on its device for
-        each slot."""
-        entry.occupied = occupied
-        if entry.load is None:
-            pressure = NO_TELEMETRY + entry.own / endpoint.limit
+    def _place(self, entry: _Entry, endpoint: EndpointState, now: float) -> None:
+        """Find what one that is believed can take, and its place in the order: by the requests on
+        its device for each slot."""
+        key = entry.occupied / endpoint.limit
+        if endpoint.load < 0.5:
+            # Alone on the endpoint, a request that fits is served however large.
+            entry.room = endpoint.holds_tokens
         else:
-            pressure = occupied / endpoint.limit
-            if endpoint.load < 0.5:
-                # Alone on the endpoint, a request that fits is served however large.
-                entry.room = endpoint.holds_tokens
-            else:
-                entry.room = room = room_tokens(endpoint, entry.guarded, entry.shown)
-                if room < 0.0 or (self._guards_card and is_card_full(endpoint, self._spec, now)):
-                    pressure += NO_MEMORY
-        entry.pressure, entry.is_put_off = pressure, False
-        entry.version = version = entry.version + 1
-        heappush(self._heap, (pressure, endpoint.place, version))
+            entry.room = room = room_tokens(endpoint, entry.guarded, entry.shown)
+            if room < 0.0 or (self._guards_card and is_card_full(endpoint, self._spec, now)):
+                key += NO_MEMORY
+        entry.key = key
+        entry.is_put_off = False
+        heappush(self._heap, (key, endpoint.place))
 
     def _believe(self, entry: _Entry, sign: int) -> None:
         """Count an endpoint among those that are believed, if it is (1), or no more (-1)."""

@@ -45,6 +45,9 @@ def best(found: Look, judge: Callable[[View], Look], now: float) -> Look:
     if view is None or view.fallback:
         return found
     if found.objection is None:
+        # A pool that does not act on predictions has no forecast.
+        if view.forecast is None or not view.risk or view.is_safest:
+            return found
         return _safer(found, view, judge, now)
     if found.objection not in OF_ENDPOINT:
         return found
@@ -68,10 +71,7 @@ def _put_off(found: Look) -> None:
 
 def _safer(found: Look, view: View, judge: Callable[[View], Look], now: float) -> Look:
     """`found`, or what is found of the next endpoint if the risk is lower there."""
-    risk = view.risk
-    # A pool that does not act on predictions has no forecast.
-    if view.forecast is None or not risk or view.is_safest:
-        return found
+    risk = view.risk or 0.0
     for endpoint, occupied in _others(view, 2, now):
         if foresight.glance(view, endpoint, occupied, now) < risk:
             other = judge(instead(view, endpoint, occupied, now))

@@ -48,8 +48,10 @@ def choose(
         if not places:
             return Choice(None, _why_none(pool, tokens, now))
         endpoint, occupied = min(places, key=itemgetter(0))[1]
-    slots, load = roster.slots + round(roster.untold), roster.load + roster.untold
-    return Choice(endpoint, slots=slots, load=load, occupied=occupied)
+    slots, load, untold = roster.slots, roster.load, roster.untold
+    if untold:
+        slots, load = slots + round(untold), load + untold
+    return Choice(endpoint, None, False, slots, load, occupied)
 
 
 def usable(

@@ -54,6 +54,7 @@ class Shares:
         self._debts = Debts()
         self.patience_s = 0.0  # how long a request may wait for a slot that comes free
         self._yielding = Yielding()
+        self._calm_s = -inf  # from then on nobody was short just now
         # Slots held by each class, and those that its flows will want who were told to come back.
         self._held = [0] * len(PriorityClass)
         self._away = [0.0] * len(PriorityClass)
@@ -130,7 +131,9 @@ class Shares:
         """Slots the flow may hold while the pool carries `load` requests in all (ours and
         others'): its share, or what it can borrow beyond it. Read it as `within`. Others can also
         wait for what comes free, of what is lent too, and so much less is kept for them."""
-        kept = self._levels.kept - self._levels.room(flow)
+        levels = self._levels
+        level = levels.of[flow.priority]
+        kept = levels.kept - (flow.room if level == flow.room_level else flow.find_room(level))
         if self.patience_s and not self._yielding.flows.others(flow.key, flow.seen_s):
             kept -= self._usual.freed(self.used + kept, self.patience_s)
         free = self.usable - load - (kept if kept > 0.0 else 0.0)
@@ -139,6 +142,8 @@ class Shares:
 
     def stand_back(self, flow: Flow, now: float) -> StandBack | None:
         """What the flow must leave to others that are refused just now, if anything."""
+        if now >= self._calm_s:
+            return None
         rules = self.rules
         if rules.pause_low and self._yielding.is_hot(flow, now):
             floor = rules.class_floor_ratio * self.slots - self._held[flow.priority]
@@ -192,8 +197,8 @@ class Shares:
         self._leave(flow, now)
         flow.active_until_s = max(flow.active_until_s, now + retry.after_s + DIVISOR_S)
         flow.refused_s = now
-        flow.missed = max(0.0, flow.missed + missed)
-        flow.missed_last = flow.missed
+        flow.missed = flow.missed_last = max(0.0, flow.missed + missed)
+        self._calm_s = now + PRESSURE_S
         self._yielding.refused(flow, now)
         self._take(flow, now)
         if flow.armed_s > now + PRESSURE_S:
@@ -207,13 +212,13 @@ class Shares:
 
     def broken(self, flow: Flow, now: float) -> None:
         """A promise to the flow was broken."""
+        self._calm_s = now + PRESSURE_S
         self._yielding.broken(flow, now)
 
     def resize(self, slots: int) -> None:
         """The pool's slots changed; flows stay."""
-        if slots != self.slots:
-            self.slots = slots
-            self._stale = True
+        self._stale = self._stale or slots != self.slots
+        self.slots = slots
 
     # -- books ----------------------------------------------------------------------------
 
@@ -225,12 +230,14 @@ class Shares:
     def _leave(self, flow: Flow, now: float) -> None:
         """Before anything of a flow changes: what time has changed, and its room given up."""
         seconds = flow.advance(now)
-        self._levels.kept -= self._levels.room(flow)
-        self._debts.go_on(self.used, self.usable, now)
-        if seconds > 0.0:
-            presses = self._levels.of[flow.priority] < inf and flow.is_pressing(now)
-            presses = presses and self._yielding.flows.others(flow.key, now)
-            self._debts.owe(flow, seconds, self.share(flow) if presses else None)
+        levels, debts = self._levels, self._debts
+        levels.kept -= levels.room(flow)
+        debts.go_on(self.used, self.usable, now)
+        presses = levels.of[flow.priority] < inf and flow.is_pressing(now)
+        if seconds > 0.0 and presses and self._yielding.flows.others(flow.key, now):
+            debts.owe(flow, seconds, self.share(flow))
+        elif seconds > 0.0:
+            debts.fade(flow, seconds)
 
     def _take(self, flow: Flow, now: float) -> None:
         """After it has changed."""
@@ -239,7 +246,8 @@ class Shares:
         levels = self._levels
         flow.want(levels.pooling, now)
         levels.kept += flow.find_room(levels.of[flow.priority])
-        levels.change(flow)
+        if not flow.changed:
+            levels.change(flow)
 
     def _refresh(self, now: float) -> None:
         """Find the levels. Every `REFRESH_S`, and at once when flows or slots have changed."""

@@ -64,6 +64,12 @@ class Stay:
         "work",
     )
 
+    # From `Traffic.enter` on.
+    entered_s: float
+    prefill_s: float
+    load_mark: float
+    context_mark: float
+
     def __init__(self, work: Work, most_output_tokens: float, met: Load, slots: int) -> None:
         self.work = work
         self.most_output_tokens = most_output_tokens
@@ -72,10 +78,6 @@ class Stay:
         self.forecast: Forecast | None = None
         self.slo_s: float | None = None
         self.risk: float | None = None
-        self.entered_s = 0.0
-        self.prefill_s = 0.0
-        self.load_mark = 0.0
-        self.context_mark = 0.0
         self.lived = met
         self.gone = False
         self.late = False
@@ -131,7 +133,8 @@ class Traffic:
 
     def enter(self, stay: Stay, prefill_s: float, load: float, now: float) -> None:
         """A request is let in, which keeps the engine busy with its prompt for `prefill_s`."""
-        self._advance(load, now)
+        if now > self._at_s:
+            self._advance(load, now)
         stay.entered_s = now
         stay.load_mark = self._load_sum
         stay.context_mark = self._context_sum

@@ -11,10 +11,10 @@ from ext_authz.admission.roster import Roster
 from ext_authz.admission.shares import Shares
 from ext_authz.admission.would_have import Spared
 from ext_authz.admission.yielding import StandBack
-from ext_authz.estimation.kv import memory_risk_ratio
 from ext_authz.estimation.latency.chain import Whole
 from ext_authz.estimation.latency.features import IDLE, Load, Work
 from ext_authz.estimation.latency.predictor import Forecast, Predictor
+from ext_authz.estimation.latency.queueing import FIXED_SHAPE
 from ext_authz.estimation.margin import MarginTuner
 from ext_authz.model import Evidence, InferenceRequest, WorkEstimate, value
 from ext_authz.settings import AdmissionSettings, Pool, RequestType, Tenant
@@ -71,6 +71,7 @@ class PoolState:
 
     __slots__ = (
         "endpoints",
+        "is_fixed_shape",
         "margin",
         "measures",
         "predictor",
@@ -89,6 +90,7 @@ class PoolState:
     ) -> None:
         self.spec = spec
         self.endpoints = endpoints
+        self.is_fixed_shape = spec.engine in FIXED_SHAPE
         self.roster = Roster(spec, endpoints)
         self.shares = Shares(spec.slots)
         self.predictor = Predictor()
@@ -229,10 +231,10 @@ class View:
     @property
     def is_safest(self) -> bool:
         """Whether no endpoint that is free can promise more."""
-        forecast = self.forecast
-        if forecast is None or forecast.queued or self.ask.slo_s is None:
+        forecast, risk = self.forecast, self.risk
+        if forecast is None or risk is None or forecast.queued or self.ask.slo_s is None:
             return False
-        return (self.risk or 0.0) <= self.pool.predictor.e2e[False].least
+        return risk <= self.pool.predictor.e2e[0].least
 
     def risk_of(self, forecast: Forecast) -> float:
         """The chance (0..1) that the promises are broken if the forecast is right."""
@@ -270,7 +272,7 @@ class View:
             self.allowed,
             None if guess is None else guess.e2e_s * endpoint.thermal_factor,
             self.risk,
-            memory_risk_ratio(self.tokens, capacity),
+            self.tokens / capacity if capacity else None,
             endpoint.limit,
             endpoint.limited_by,
             pool.trust.acts_on,
@@ -281,10 +283,9 @@ def risk_on(view: View, endpoint: EndpointState, forecast: Forecast) -> float:
     """The chance (0..1) that the promises are broken on an endpoint of the pool if this forecast
     for it is right."""
     ask, predictor, risk = view.ask, view.pool.predictor, 0.0
-    cool = endpoint.thermal_factor
-    if ask.slo_s is not None:
-        budget_s = (ask.slo_s - view.margin_s) / cool
-        risk = predictor.e2e[forecast.queued].late(budget_s, forecast.e2e_s)
+    cool, slo_s = endpoint.thermal_factor, ask.slo_s
+    if slo_s is not None:
+        risk = predictor.e2e[forecast.queued].late((slo_s - view.margin_s) / cool, forecast.e2e_s)
     if ask.ttft_s is not None:
         spread = predictor.ttft if predictor.tells_first else predictor.e2e
         first = spread[forecast.queued].late(ask.ttft_s / cool, forecast.ttft_s)

@@ -15,6 +15,8 @@ from ext_authz.settings import PriorityClass
 
 # Before so much of the window has passed, nothing can be said of who had how much of it.
 LEAST_HISTORY = 0.1
+# A member is looked up in its class in slow steps.
+_LOW = PriorityClass.LOW
 
 
 class LastTwo:
@@ -122,7 +124,7 @@ class Yielding:
     def is_hot(self, flow: Flow, now: float) -> bool:
         """Whether the flow must pause: it is of the low class, and the high class of another
         tenant is refused, or its promises are broken, while somebody is refused."""
-        if flow.priority is not PriorityClass.LOW:
+        if flow.priority is not _LOW:
             return False
         tenant = flow.key[0]
         return self._hot.others(tenant, now) and self.tenants.others(tenant, now)

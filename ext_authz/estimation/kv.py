@@ -78,11 +78,6 @@ def known_shape(model: str) -> ModelShape | None:
     return KNOWN[name]
 
 
-def memory_risk_ratio(kv_tokens: float, capacity_tokens: float | None) -> float | None:
-    """The part of a pool's cache that a request may fill; unknown if the pool's is."""
-    return kv_tokens / capacity_tokens if capacity_tokens else None
-
-
 def gpu_seconds(duration_s: float, sharing: float) -> float:
     """Device time of a request that ran for `duration_s` beside `sharing` others on average: time
     on a device is split evenly between those that are on it."""

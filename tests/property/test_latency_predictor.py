@@ -99,6 +99,7 @@ def test_what_was_saved_says_the_same(
     assert again.e2e[said.queued].spread(0.9) == predictor.e2e[said.queued].spread(0.9)
 
 
+@settings(deadline=None)
 @given(st.tuples(*[st.floats(0.0, 100.0)] * 10), works, loads, st.integers(1, 64))
 def test_sums_are_weights_times_features(
     weights: tuple[float, ...], work: Work, load: Load, slots: int

@@ -174,7 +174,9 @@ class RosterMachine(RuleBasedStateMachine):
             assert choice.endpoint.own / choice.endpoint.limit == least
 
 
-RosterMachine.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=40)
+RosterMachine.TestCase.settings = hypothesis_settings(
+    max_examples=60, stateful_step_count=40, deadline=None
+)
 TestRoster = RosterMachine.TestCase
 
 

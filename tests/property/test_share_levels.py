@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ext_authz.admission.curve import CELLS_A_DOUBLING, Demand, Stake, stake
+from ext_authz.admission.curve import CELLS_A_DOUBLING, Demand, Stake
 from ext_authz.admission.flows import Flow
 from ext_authz.admission.levels import Levels
 from ext_authz.admission.shares import Shares
@@ -33,7 +33,7 @@ capacities = st.floats(0.5, 1000.0)
 
 
 def entered(flows: list[Wish]) -> tuple[Demand, list[Stake]]:
-    demand, stakes = Demand(), [stake(w.slope, w.wanted, w.held) for w in flows]
+    demand, stakes = Demand(), [Stake(w.slope, w.wanted, w.held) for w in flows]
     for one in stakes:
         demand.put(one, 1)
     return demand, stakes
@@ -70,12 +70,28 @@ def test_what_was_taken_away_leaves_nothing(
     """The level after others came and went is the level without them."""
     demand, _ = entered(stay)
     before = [wish.got_at(demand.level(capacity)) for wish in stay]
-    gone = [stake(w.slope, w.wanted, w.held) for w in go]
+    gone = [Stake(w.slope, w.wanted, w.held) for w in go]
     for sign in (1, -1):
         for one in gone:
             demand.put(one, sign)
     after = [wish.got_at(demand.level(capacity)) for wish in stay]
     assert after == pytest.approx(before, rel=CELL, abs=1e-6)
+
+
+@settings(deadline=None)
+@given(capacities, wishes, st.lists(wishes, max_size=6), demands)
+def test_who_asks_for_something_else_is_as_if_new(
+    capacity: float, first: Wish, then: list[Wish], others: list[Wish]
+) -> None:
+    """A stake that was changed, often and with a ramp or without, counts as the last does."""
+    changed, stakes = entered([first, *others])
+    for wish in then:
+        changed.change(stakes[0], wish.slope, wish.wanted, wish.held)
+    fresh, _ = entered([[first, *then][-1], *others])
+    assert changed.level(capacity) == pytest.approx(fresh.level(capacity), rel=CELL, abs=1e-6)
+    for level in (0.5, inf):
+        assert changed.kept(level) == pytest.approx(fresh.kept(level), rel=1e-6, abs=1e-6)
+        assert changed.given(level) == pytest.approx(fresh.given(level), rel=1e-6, abs=1e-6)
 
 
 @settings(deadline=None)

@@ -30,6 +30,18 @@ def test_an_idle_endpoint_admits_and_everything_is_booked() -> None:
     assert [(r.id, r.tokens) for r in controller.ledger.entries()] == [("r0", 100)]
 
 
+@pytest.mark.parametrize(("capacity", "part"), [(100_000.0, 0.05), (None, None)])
+def test_the_part_of_a_cache_that_a_request_may_fill(
+    capacity: float | None, part: float | None
+) -> None:
+    """5,000 of 100,000 tokens are 5 %; of a cache of unknown size it is unknown, not nothing."""
+    controller, asks = started(single())
+    controller.observe(sample("p-0:80", 0.05, kv=(0.0, capacity)))
+    evidence = controller.arrive(asks("a", tokens=5000), 0.1).evidence
+    assert evidence is not None
+    assert evidence.memory_risk_ratio == part
+
+
 def test_a_second_request_finds_headroom() -> None:
     """The reason for admission tells an idle endpoint from one with room."""
     controller, asks = started(single())

@@ -9,7 +9,6 @@ from ext_authz.estimation.kv import (
     ModelShape,
     gpu_seconds,
     known_shape,
-    memory_risk_ratio,
 )
 
 KIB = 1024
@@ -75,13 +74,6 @@ def test_worked_caches(shape: ModelShape, tokens: int, whole: int) -> None:
 def test_names_of_models(name: str, known: str | None) -> None:
     """Organisation, tuning, packing, version and date do not matter; another model does."""
     assert known_shape(name) == (None if known is None else KNOWN[known])
-
-
-def test_the_part_of_a_cache_that_a_request_may_fill() -> None:
-    """5,000 of 100,000 tokens are 5 %; of a cache of unknown size it is unknown, not nothing."""
-    assert memory_risk_ratio(5000, 100_000.0) == 0.05
-    assert memory_risk_ratio(5000, None) is None
-    assert memory_risk_ratio(5000, 0.0) is None
 
 
 @pytest.mark.parametrize(("others", "seconds"), [(0.0, 6.0), (1.0, 3.0), (2.0, 2.0), (-0.1, 6.0)])

@@ -202,6 +202,7 @@ def test_a_level_stays_in_bounds(script: list[tuple[float, float]]) -> None:
         assert exp(-1.0) - 1e-9 <= level.factor <= exp(1.0) + 1e-9
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(1e-4, 1e4), min_size=ENOUGH, max_size=60), st.floats(1e-4, 1e4))
 def test_nothing_is_less_likely_to_be_late_than_the_least(told: list[float], ask_s: float) -> None:
     """What has all the time that any took is at the least; everything else at no less."""

@@ -79,10 +79,10 @@ class Predictor:
         """What `work` would take beside `load` on an endpoint with `slots` and its `pace`."""
         queued = load.in_flight >= slots
         free, full = pace.whole
-        if self._first.lessons < ENOUGH_FIRST and not (queued and free.factor > full.factor):
+        factor = full.factor if queued else free.factor
+        if self._first.lessons < ENOUGH_FIRST and (not queued or free.factor <= factor):
             # The part of it that a request without output would take, and the whole of it.
             ttft_s, e2e_s = sums(self._whole.weights, work, load, slots)
-            factor = full.factor if queued else free.factor
             return Forecast(
                 factor * (ttft_s if ttft_s > LEAST_S else LEAST_S),
                 factor * (e2e_s if e2e_s > LEAST_S else LEAST_S),
@@ -108,7 +108,8 @@ class Predictor:
 
     def prefill_s(self, work: Work) -> float:
         """How long the prompt of `work` keeps an engine from others' first tokens."""
-        weights = self._first.weights if self.tells_first else self._whole.weights
+        tells_first = self._first.lessons >= ENOUGH_FIRST
+        weights = self._first.weights if tells_first else self._whole.weights
         # Of the fixed part, what is not the network's is about a half.
         return 0.5 * weights[0] + weights[1] * work.prompt_tokens / 1000.0
 

@@ -28,6 +28,8 @@ TARGET = 0.95
 PRIOR = tuple(0.6 * z for z in (-1.6, -1.0, -0.5, 0.0, 0.5, 1.0, 1.6))
 # Lessons before the spread is known.
 ENOUGH = 20
+# After so many more the largest of them are looked at again.
+SEEN_AGAIN = 8
 # No ratio counts for more than this (natural logarithm).
 MOST = 5.0
 
@@ -51,12 +53,12 @@ class Residuals:
     def due(self) -> float:
         """`factor` of `TARGET`."""
         if self._due is None:
-            self._due = self.factor(TARGET)
+            self._due = exp(self._stray(TARGET))
         return self._due
 
     @property
     def p99(self) -> float:
-        """`spread` of 0.99."""
+        """`spread` of 0.99, of a few lessons ago: leases alone are as long as that."""
         if self._p99 is None:
             self._p99 = self.spread(0.99)
         return self._p99
@@ -73,7 +75,9 @@ class Residuals:
         self.known = self.lessons >= ENOUGH
         self._recent.append(stray)
         insort(self._ordered, stray)
-        self._due = self._p99 = None
+        self._due = None
+        if self.lessons % SEEN_AGAIN == 0 or self.lessons < KEPT:
+            self._p99 = None
         # The guess goes when there is something better.
         while len(self._recent) > KEPT or (self.known and len(self._recent) > self.lessons):
             del self._ordered[bisect_left(self._ordered, self._recent.popleft())]
@@ -107,8 +111,10 @@ class Residuals:
         ordered = self._ordered
         if part > 1.0:
             return ordered[-1] + BEYOND * (part - 1.0)
-        at = ceil(part * (len(ordered) + 1)) - 1
-        return ordered[min(max(at, 0), len(ordered) - 1)]
+        # Comparisons, not min and max: it is asked after every outcome.
+        last = len(ordered) - 1
+        at = ceil(part * (last + 2)) - 1
+        return ordered[0 if at < 0 else at if at < last else last]
 
     def late(self, seconds: float, predicted_s: float) -> float:
         """The chance (0..1) that a request predicted at `predicted_s` takes longer than

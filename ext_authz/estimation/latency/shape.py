@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import combinations_with_replacement
 from math import log2
-from operator import add, itemgetter, mul
+from operator import itemgetter, mul
 
 from ext_authz.estimation.latency.features import Vector
 from ext_authz.estimation.saved import fields
@@ -28,8 +28,8 @@ BUCKETS_A_DOUBLING = 3.0
 MAX_BUCKETS = 48
 # The prior weighs as much as this many average requests.
 PRIOR_WEIGHT = 2.0
-# A fit costs as much as some three lessons; at first each one counts.
-FIT_EVERY = 4
+# A fit costs as much as some four lessons; at first each one counts.
+FIT_EVERY = 8
 EAGER = 40
 SWEEPS = 2
 # Requests that make a load one of which enough was seen.
@@ -62,24 +62,22 @@ class _Evidence:
         keep = 1.0
         if self.count + 1.0 > REMEMBERED:
             keep = (REMEMBERED - 1.0) / self.count
-            self.products = [keep * old for old in self.products]
-            self.sums = [keep * old for old in self.sums]
         self.count = self.count * keep + 1.0
-        # `map` and operators run in C: most of what a lesson costs is sums over short lists.
-        self.products = list(map(add, self.products, products))
-        self.sums = list(map(add, self.sums, sums))
+        # Most of what a lesson costs is sums over short lists: each is walked once.
+        pairs = zip(self.products, products, strict=True)
+        self.products = [keep * old + new for old, new in pairs]
+        self.sums = [keep * old + new for old, new in zip(self.sums, sums, strict=True)]
 
 
 class Shape:
     """`weights` times features is seconds. `prior_s` has one weight for each feature."""
 
-    __slots__ = ("_buckets", "_prior_s", "_size", "_untaught", "lessons", "weights")
+    __slots__ = ("_buckets", "_prior_s", "_size", "lessons", "weights")
 
     def __init__(self, prior_s: Sequence[float]) -> None:
         self._prior_s = tuple(prior_s)
         self._size = len(self._prior_s)
         self._buckets: dict[int, _Evidence] = {}
-        self._untaught = 0
         self.lessons = 0
         self.weights: list[float] = list(self._prior_s)
 
@@ -92,15 +90,14 @@ class Shape:
         """One request of these `features` took `seconds` (finite, above 0) at a load of
         `in_flight`. What would have been said before."""
         expected_s = self.ask(features)
+        seconds = max(seconds, LEAST_S)
         scale = 1.0 / max(seconds, FASTEST * expected_s)
         row = [scale * feature for feature in features]
         products = [a * b for i, a in enumerate(row) for b in row[i:]]
-        target = max(seconds, LEAST_S) * scale
+        target = seconds * scale
         self._bucket(in_flight).add([target * part for part in row], products)
         self.lessons += 1
-        self._untaught += 1
-        if self._untaught >= FIT_EVERY or self.lessons <= EAGER:
-            self._untaught = 0
+        if self.lessons % FIT_EVERY == 0 or self.lessons <= EAGER:
             self._fit()
         return expected_s
 
