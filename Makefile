@@ -4,8 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# What is compiled lies beside the environment, and comes first for who asks for it.
+COMPILED_AT := build/compiled
+COMPILED_READY := $(COMPILED_AT)/.ready
+AS_COMPILED := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(COMPILED_AT)/lib:$(CURDIR)
 
-.PHONY: help demo up test test-gpu test-real test-triton test-vllm test-pyvoy check bench loadtest scenarios render lock clean
+.PHONY: help demo up test test-compiled test-gpu test-real test-triton test-vllm test-pyvoy check bench compiled loadtest scenarios render lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
@@ -25,6 +29,9 @@ up: $(READY) ## leave the demo's servers running
 
 test: $(READY) ## all tests but test-real, Envoy and other real servers included
 	@$(BIN)/python -m pytest
+
+test-compiled: $(COMPILED_READY) ## the tests of what is compiled, on the compiled build
+	@$(AS_COMPILED) $(BIN)/python -m pytest --import-mode=append tests/unit tests/property
 
 test-gpu: $(READY) ## against a real GPU's driver
 	@$(BIN)/python -m pytest tests/integration/test_nvml_real_gpu.py
@@ -46,8 +53,17 @@ check: $(READY) ## format, lint, types, architecture
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/python -m pytest -o addopts= -q --no-header --no-summary -p no:cacheprovider tests/test_architecture.py > /dev/null || $(BIN)/python -m pytest tests/test_architecture.py
 
-bench: $(READY) ## speed, as ratios taken in one run
-	@$(BIN)/python -m tests.benchmarks
+bench: $(READY) $(if $(COMPILED),$(COMPILED_READY)) ## speed, as ratios taken in one run (COMPILED=1: of the compiled build)
+	@$(if $(COMPILED),$(AS_COMPILED)) $(BIN)/python -m tests.benchmarks
+
+compiled: $(COMPILED_READY) ## a wheel with the way of a Check compiled to C, in build/compiled/dist (minutes, needs a C compiler)
+	@ls $(COMPILED_AT)/dist/*.whl
+
+$(COMPILED_READY): $(READY) setup.py $(shell find ext_authz -name '*.py')
+	@rm -rf $(COMPILED_AT)
+	@EXT_AUTHZ_COMPILE=1 $(BIN)/python setup.py -q bdist_wheel -d $(COMPILED_AT)/dist
+	@$(BIN)/python -m zipfile -e $(COMPILED_AT)/dist/*.whl $(COMPILED_AT)/lib
+	@touch $@
 
 loadtest: $(READY) ## the gate against what else a user would pick, in four scenarios, 25 minutes (FULL=1: all, three times, in hours, goes on where it ended; ONLY=burst,light; AGAIN=product)
 	@$(BIN)/python -m loadtest.compare $(if $(FULL),--full) $(if $(ONLY),--only $(ONLY)) $(if $(AGAIN),--again $(AGAIN))

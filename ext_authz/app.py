@@ -24,7 +24,7 @@ from ext_authz.fleet import Fleet, Listeners
 from ext_authz.journal_file import JournalFile
 from ext_authz.lookout import Lookout
 from ext_authz.metrics import Metrics
-from ext_authz.process import loop_factory
+from ext_authz.process import build, loop_factory
 from ext_authz.serving.access_log import AccessLogSink
 from ext_authz.serving.check import CheckService
 from ext_authz.serving.codec import Codec
@@ -80,6 +80,7 @@ class App:
         self, path: Path, loaded: Loaded, rng: Random, make_host: HostMaker = grpc_host
     ) -> None:
         self._clock = SystemClock()
+        self._build = build()
         self._metrics = Metrics()
         self._fleet = self._make_fleet(loaded)
         settings = self._fleet.settings
@@ -142,7 +143,8 @@ class App:
         # all of it (the message classes above all) would hold up every Check in flight.
         gc.collect()
         gc.freeze()
-        log.info("serving gRPC on port %d, admin on port %d", grpc_port, admin_port)
+        at = (grpc_port, admin_port, self._build)
+        log.info("serving gRPC on port %d, admin on port %d: %s", *at)
         self._background(self._watcher.run())
         self._background(self._tick())
         await ended.wait()
@@ -177,6 +179,7 @@ class App:
     def _status(self) -> dict[str, Any]:
         return {
             **self._lookout.status(),
+            "build": self._build,
             "learned_state": self._keeper.status(),
             "journal": self._journal.status(),
         }

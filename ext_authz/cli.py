@@ -21,7 +21,7 @@ from typing import Any
 
 from ext_authz.agent import add_agent_command
 from ext_authz.errors import ConfigError, ExtAuthzError
-from ext_authz.process import log_to_stderr
+from ext_authz.process import build, log_to_stderr
 from ext_authz.replaying import add_replay_command
 
 log = logging.getLogger(__name__)
@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="say which build this is")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     serve = commands.add_parser("serve", help="run the server")
@@ -103,6 +104,14 @@ def _parser() -> argparse.ArgumentParser:
     telemetry.add_argument("--admin", default=ADMIN, metavar="HOST:PORT")
     telemetry.set_defaults(run=_telemetry)
     return parser
+
+
+class _Version(argparse.Action):
+    """Looks only when it is asked."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"ext-authz {build()}")
+        parser.exit()
 
 
 def _add_evaluate(commands: Any) -> None:

@@ -7,6 +7,8 @@ from ctypes.util import find_library
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ext_authz.process import is_compiled
+
 # Time says nothing on a machine that others use too.
 settings.register_profile("shared", suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
@@ -15,6 +17,15 @@ settings.load_profile("shared")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """A run in virtual time that failed is played again, or another one, by its seed."""
     parser.addoption("--seed", type=int, default=1, help="of scenarios in virtual time")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On the compiled build leave out what cannot be seen there: its classes are not patched."""
+    if not is_compiled():
+        return
+    for item in items:
+        for mark in item.iter_markers("interpreted"):
+            item.add_marker(pytest.mark.skip(reason=f"compiled: {mark.args[0]}"))
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ext_authz.process import is_compiled
 from tests.benchmarks.arrive import arrive_costs
 from tests.benchmarks.backlog import BACKLOG, backlog_costs
 from tests.benchmarks.learning import LEARNING, learning_costs
@@ -44,6 +45,7 @@ def main() -> None:
         result |= refusal_costs(Path(folder) / "gate.yaml")
     with tempfile.TemporaryDirectory() as folder:
         result |= page_costs() | fleet_costs(Path(folder)) | backlog_costs(Path(folder))
+        result["compiled"] = is_compiled()
         result |= learning_costs(Path(folder)) | arrive_costs() | simulation_costs()
     result["verdicts"] = dict(verdicts)
     out = ROOT / "build" / "bench.json"
@@ -117,6 +119,7 @@ def _measure(server: Server, load: Load, verdicts: Counter[str]) -> tuple[Run, f
 
 
 def _print(result: dict[str, Any]) -> None:
+    print("build:", "compiled" if result["compiled"] else "plain Python")
     for name in ("check_rps", "check_rps_null", "check_rps_ratio"):
         print(f"{name:20} {result[name]:>8}")
     for name in ("check_p99_ms", "check_p99_null_ms", "check_p99_ratio"):

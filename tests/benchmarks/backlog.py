@@ -17,11 +17,11 @@ from typing import Any
 from tests.benchmarks.backlog_sender import pack
 from tests.benchmarks.http2 import Http2Client
 from tests.benchmarks.load import checks, open_loop, quantile
-from tests.benchmarks.names import CHECK_PATH, ROOT
+from tests.benchmarks.names import CHECK_PATH
 from tests.benchmarks.outcomes import End, EntryWriter, Outcomes, end_of
 from tests.benchmarks.servers import Server, configuration, start_gate
 from tests.support.ports import free_port
-from tests.support.processes import Process
+from tests.support.processes import Process, python_path
 
 ENTRIES, CHECK_RPS, ROUNDS = 20_000, 1000.0, 3
 STREAMS = 2
@@ -97,7 +97,7 @@ def _round(server: Server, folder: Path, seed: int) -> tuple[float, float, float
         files.append(folder / f"backlog-{stream}")
         files[-1].write_bytes(pack([writer.message(part) for part in parts]))
     at_s = time.monotonic() + AHEAD_S
-    command = ["/usr/bin/env", f"PYTHONPATH={ROOT}", sys.executable, "-W", "ignore"]
+    command = ["/usr/bin/env", f"PYTHONPATH={python_path()}", sys.executable, "-W", "ignore"]
     command += ["-m", "tests.benchmarks.backlog_sender", str(server.port), str(at_s)]
     with Process([*command, *map(str, files)], folder / "sender.log") as sender:
         outcomes = Outcomes(server.port)

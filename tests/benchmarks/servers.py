@@ -17,9 +17,9 @@ from typing import Any
 import grpc
 import yaml
 
-from tests.benchmarks.names import KEYS, MODEL, ROOT
+from tests.benchmarks.names import KEYS, MODEL
 from tests.support.ports import free_port
-from tests.support.processes import Process
+from tests.support.processes import Process, python_path
 
 SERVER_CORE, CLIENT_CORE = 0, 1
 PRIMARY, ECONOMY = ("127.0.0.1", "127.0.0.2", "127.0.0.3"), ("127.0.0.4",)
@@ -177,6 +177,6 @@ def _cpu_s(pid: int) -> float:
 
 
 def _start(module: str, *arguments: str, log: Path) -> Process:
-    environment = f"PYTHONPATH={ROOT}"
+    environment = f"PYTHONPATH={python_path()}"
     command = ["/usr/bin/env", environment, sys.executable, "-W", "ignore", "-m", module]
     return Process([*command, *arguments], log / f"{module}-{free_port()}.log")

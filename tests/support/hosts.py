@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.real.environments import environment
-from tests.support.processes import Process
+from tests.support.processes import Process, python_path
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = os.environ.get("TEST_HOST", "grpc")
@@ -29,7 +29,14 @@ def pyvoy_python() -> Path:
 def serve(config: Path, log_level: str = "info", host: str = HOST) -> list[str]:
     """The command that runs this repository's server, wherever the tests were started."""
     interpreter = str(pyvoy_python()) if host == "pyvoy" else sys.executable
-    command = ["/usr/bin/env", f"PYTHONPATH={ROOT}", interpreter, "-m", "ext_authz", "serve"]
+    command = [
+        "/usr/bin/env",
+        f"PYTHONPATH={python_path()}",
+        interpreter,
+        "-m",
+        "ext_authz",
+        "serve",
+    ]
     return [*command, "--host", host, "--config", str(config), "--log-level", log_level]
 
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from loadtest.processes import Process, answers_200
 
-__all__ = ["Process", "answers_200", "eventually"]
+__all__ = ["Process", "answers_200", "eventually", "python_path"]
+
+
+def python_path() -> str:
+    """Of a child that runs this repository's code, wherever the tests were started: behind what
+    was set here, which may hold a compiled build of the package."""
+    root = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), root)))
 
 
 async def eventually(

@@ -19,9 +19,9 @@ import yaml
 from ext_authz.config.compile import load
 from tests.support.engine import Engine
 from tests.support.envoy import Envoy, start_envoy
-from tests.support.hosts import ROOT, send_signal, serve
+from tests.support.hosts import send_signal, serve
 from tests.support.ports import free_port
-from tests.support.processes import Process, answers_200, eventually
+from tests.support.processes import Process, answers_200, eventually, python_path
 
 KEYS = {"acme": "sk-acme-0001", "beta": "sk-beta-0002"}
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 16}
@@ -30,7 +30,7 @@ Config = dict[str, Any]
 
 def python(*arguments: str) -> list[str]:
     """A command that runs this repository's code, wherever the tests were started."""
-    return ["/usr/bin/env", f"PYTHONPATH={ROOT}", sys.executable, *arguments]
+    return ["/usr/bin/env", f"PYTHONPATH={python_path()}", sys.executable, *arguments]
 
 
 def make_config(primary: list[str], economy: list[str] | None = None, **changes: Any) -> Config:

@@ -73,6 +73,7 @@ async def test_any_headers(headers: list[tuple[str, bytes]]) -> None:
     assert service.in_flight == 0
 
 
+@pytest.mark.interpreted("a method of one controller is replaced")
 async def test_a_fault_of_ours_is_left_to_the_failure_mode(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +91,7 @@ async def test_a_fault_of_ours_is_left_to_the_failure_mode(
     assert "sk-good" not in caplog.text
 
 
+@pytest.mark.interpreted("a method of one codec is replaced")
 async def test_an_answer_that_cannot_be_written(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from ext_authz.cli import main
+from ext_authz.process import is_compiled
 from tests.support.ports import free_port
 from tests.support.stack import digest, make_config
 
@@ -28,6 +30,15 @@ def config(tmp_path: Path) -> Path:
     path = tmp_path / "gate.yaml"
     path.write_text(yaml.safe_dump(make_config(["127.0.0.1:1"]), sort_keys=False))
     return path
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """It says which build it is."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    kind = "compiled" if is_compiled() else "plain Python"
+    assert re.fullmatch(rf"ext-authz [\d.]+ \({kind}\)\n", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

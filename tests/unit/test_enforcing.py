@@ -248,6 +248,7 @@ def test_without_a_promise_nobody_can_tell() -> None:
     assert counts[Fate.UNPROMISED] == 1
 
 
+@pytest.mark.interpreted("a method of the margin tuner is replaced")
 def test_the_margin_learns_nothing_beside_what_would_have_been_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

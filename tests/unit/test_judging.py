@@ -137,6 +137,7 @@ def test_nothing_is_tried_beyond_capacity_or_limits() -> None:
     assert controller.arrive(asks("b"), 0.2).verdict is Verdict.REJECT
 
 
+@pytest.mark.interpreted("a method of the margin tuner is replaced")
 def test_only_what_was_predicted_to_hold_judges_the_margin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

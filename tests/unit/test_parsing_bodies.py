@@ -235,6 +235,7 @@ def test_model_names_keep_colons_and_slashes() -> None:
     assert measure({"model": "x" * MAX_MODEL_CHARS}).model == "x" * MAX_MODEL_CHARS
 
 
+@pytest.mark.interpreted("a function that a module has imported is replaced")
 def test_a_fault_in_a_shape_becomes_an_opaque_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unforeseen error is priced, never raised and never free."""
 

@@ -234,6 +234,7 @@ def test_a_pool_takes_what_one_of_its_endpoints_takes(
         assert (view.risk or 0.0) <= (least.risk or 0.0)
 
 
+@pytest.mark.interpreted("it asks a class for its __slots__")
 def test_the_same_endpoint_looked_at_again_is_the_same() -> None:
     """Nothing that is known of the pool is left out when another endpoint is looked at."""
     made = config(default_slo=within(2.0), reserve_ratio=0.3, margin_s=0.01)
