@@ -69,9 +69,10 @@ def _speed(server: Server) -> float:
 
 
 def _idle_s(profile: Profile, prompt_tokens: float) -> float:
-    """How long a mean request takes that is alone."""
+    """How long a mean request takes that is alone; of a fixed shape in a full batch, or nothing
+    that uses the server well would look idle."""
     if not isinstance(profile, LlmProfile):
-        return profile.batch_s(1) + profile.max_delay_ms / 1000.0
+        return profile.batch_s(profile.max_batch) + profile.max_delay_ms / 1000.0
     tokens = int(prompt_tokens)
     prefill_s = profile.step_s(1, 0, 0, PrefillWork(tokens, tokens**2))
     return prefill_s + profile.lengths.mean_tokens * profile.step_s(1, 1, tokens, PrefillWork())
