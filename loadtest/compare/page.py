@@ -115,7 +115,9 @@ def _latency(variants: Mapping[str, Row], scenario: Scenario | None) -> str:
     ]
     promises = {scenario.slo_of(t.name) for t in scenario.tenants} if scenario else set()
     marks = tuple((promise, f"{promise:g} s") for promise in sorted(promises))
-    return plots.curves(Frame(longest, 100.0, "s", "%", marks), lines, "latency distribution")
+    return plots.curves(
+        Frame(longest, 100.0, "s", "%", marks, words_low=True), lines, "latency distribution"
+    )
 
 
 def _shares(variants: Mapping[str, Row]) -> str:

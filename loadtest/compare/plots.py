@@ -25,13 +25,15 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Axes from zero, what they are of, and what is marked on the horizontal one."""
+    """Axes from zero, what they are of, and what is marked on the horizontal one, in words at the
+    top or, with `words_low`, at the bottom."""
 
     right: float
     top: float
     across: str
     up: str
     marks: tuple[tuple[float, str], ...] = ()
+    words_low: bool = False
 
     def x(self, value: float) -> float:
         """Where a value is, held within the frame."""
@@ -130,7 +132,7 @@ def _axes(frame: Frame) -> list[str]:
     for number, (value, words) in enumerate(seen):
         x = frame.x(value)
         # Words of neighbours lie below each other.
-        y = _TOP + 8 + 12 * (number % 2)
+        y = (low - 18 if frame.words_low else _TOP + 8) + 12 * (number % 2)
         drawn.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{low}"/>')
         near_end = x > 0.75 * WIDTH
         beside, anchor = (-4, "end") if near_end else (4, "start")
