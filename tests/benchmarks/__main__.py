@@ -20,6 +20,7 @@ from typing import Any
 from ext_authz.process import is_compiled
 from tests.benchmarks.arrive import arrive_costs
 from tests.benchmarks.backlog import BACKLOG, backlog_costs
+from tests.benchmarks.hosts import FAST, host_rates
 from tests.benchmarks.learning import LEARNING, learning_costs
 from tests.benchmarks.load import Run, closed_loop, open_loop
 from tests.benchmarks.names import ROOT
@@ -47,6 +48,8 @@ def main() -> None:
         result |= page_costs() | fleet_costs(Path(folder)) | backlog_costs(Path(folder))
         result["compiled"] = is_compiled()
         result |= learning_costs(Path(folder)) | arrive_costs() | simulation_costs()
+    with tempfile.TemporaryDirectory() as folder:
+        result |= host_rates(Path(folder))
     result["verdicts"] = dict(verdicts)
     out = ROOT / "build" / "bench.json"
     out.parent.mkdir(exist_ok=True)
@@ -126,8 +129,8 @@ def _print(result: dict[str, Any]) -> None:
         print(f"{name:20} {result[name]:>8}  at {result['open_loop_rps']} calls/s")
     print("busy:", ", ".join(f"{k} {v:.0%}" for k, v in result["busy_ratio"].items()))
     print("verdicts:", ", ".join(f"{k} {v}" for k, v in sorted(result["verdicts"].items())))
-    for name in (*TELEMETRY, *BACKLOG, *LEARNING, *SIMULATION):
-        print(f"{name:26} {result[name]:>8}")
+    for name in (*TELEMETRY, *BACKLOG, *LEARNING, *SIMULATION, *FAST):
+        print(f"{name:26} {result.get(name, 'none'):>8}")
     for name in ("estimate_us", "arrive_us", "refused_us"):
         print(f"{name}:", ", ".join(f"{k} {v}" for k, v in result[name].items()))
     for stage, us in result["stage_us"].items():

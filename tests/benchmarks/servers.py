@@ -37,10 +37,12 @@ class Server:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The server itself first."""
-        pid = self.process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return (pid, *map(int, children))
+        """The server itself first, then what it started, whichever of its threads did."""
+        found = [self.process.pid]
+        for pid in found:
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+        return tuple(found)
 
     @property
     def cpu_s(self) -> float:
@@ -124,10 +126,10 @@ def running_servers(folder: Path) -> Iterator[tuple[Server, Server]]:
         pages = start_pages((*PRIMARY, *ECONOMY), folder, stack)
         os.sched_setaffinity(0, {SERVER_CORE})  # children inherit it
         null_port = free_port()
-        null = Server(_start("tests.benchmarks.null_server", str(null_port), log=folder), null_port)
+        null = Server(start("tests.benchmarks.null_server", str(null_port), log=folder), null_port)
         stack.callback(null.stop)
         product = start_product(folder / "gate.yaml", pages, PRIMARY, "100ms", stack)
-        _until_ready(null)
+        until_ready(null)
         yield null, product
 
 
@@ -135,7 +137,7 @@ def start_pages(hosts: Sequence[str], folder: Path, stack: ExitStack) -> int:
     """Answer scrapes at `hosts`, on the client's core; the port."""
     os.sched_setaffinity(0, {CLIENT_CORE})
     port = free_port()
-    stack.enter_context(_start("tests.benchmarks.pages", str(port), *hosts, log=folder))
+    stack.enter_context(start("tests.benchmarks.pages", str(port), *hosts, log=folder))
     return port
 
 
@@ -149,22 +151,27 @@ def start_product(
 
 
 def start_gate(
-    file: Path, config: dict[str, Any], stack: ExitStack, module: str = "ext_authz"
+    file: Path,
+    config: dict[str, Any],
+    stack: ExitStack,
+    module: str = "ext_authz",
+    python: str | None = None,
 ) -> Server:
     """The product, or a module that stands in for it, as `config` says; otherwise as
     `start_product`."""
     os.sched_setaffinity(0, {SERVER_CORE})
     file.write_text(yaml.safe_dump(config))
     listens = config["admission_control"]["server"]
-    gate = _start(module, "serve", "--config", str(file), log=file.parent)
+    gate = start(module, "serve", "--config", str(file), log=file.parent, python=python)
     _, _, port = listens["grpc_listen"].rpartition(":")
     server = Server(gate, int(port), listens["admin_listen"])
     stack.callback(server.stop)
-    _until_ready(server)
+    until_ready(server)
     return server
 
 
-def _until_ready(server: Server) -> None:
+def until_ready(server: Server) -> None:
+    """Wait until it answers, and stop it. The caller is left on the client's core."""
     os.sched_setaffinity(0, {CLIENT_CORE})
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         grpc.channel_ready_future(channel).result(timeout=30)
@@ -176,7 +183,9 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _start(module: str, *arguments: str, log: Path) -> Process:
+def start(module: str, *arguments: str, log: Path, python: str | None = None) -> Process:
+    """Run a module of ours, by the interpreter of these tests or another one."""
     environment = f"PYTHONPATH={python_path()}"
-    command = ["/usr/bin/env", environment, sys.executable, "-W", "ignore", "-m", module]
+    interpreter = python or sys.executable
+    command = ["/usr/bin/env", environment, interpreter, "-W", "ignore", "-m", module]
     return Process([*command, *arguments], log / f"{module}-{free_port()}.log")
