@@ -54,9 +54,10 @@ class Ratio:
 
     def add(self, part: float, whole: float) -> None:
         """One more request."""
-        self.part = self._keep * self.part + part
-        self.whole = self._keep * self.whole + whole
-        self.requests = self._keep * self.requests + 1.0
+        keep = self._keep
+        self.part = keep * self.part + part
+        self.whole = keep * self.whole + whole
+        self.requests = keep * self.requests + 1.0
 
     def value(self, usual: float, usual_whole: float) -> float:
         """The mean; until enough requests are known, what is `usual` stands for those missing."""
@@ -262,7 +263,7 @@ class Usual:
         self._unit = self._unit or work / held_s
         self.held_s = rate.whole / rate.requests
         self._usual = usual = rate.part / rate.whole
-        if abs(usual - self._known) > TURN_RATIO * usual:
+        if not -TURN_RATIO * usual <= usual - self._known <= TURN_RATIO * usual:
             # What is not known of a flow follows what is usual.
             self._known = usual
             self.turn += 1

@@ -90,11 +90,12 @@ def begin(view: View, now: float) -> Stay:
     stay = Stay(work, view.tokens - estimate.prompt_tokens, met, slots)
     stay.forecast = guess = view.guess
     stay.slo_s = slo_s = view.ask.slo_s
-    stay.spared = spared = view.spared
+    if view.spared is not None:
+        stay.spared = view.spared
     if view.trial:
         stay.trial = True
         endpoint.trials.begun()
-    elif view.forecast is not None and spared is None:
+    elif view.forecast is not None and view.spared is None:
         stay.risk = risk = view.risk or 0.0
         view.pool.risks.took(risk)
     stay.promised = view.promised and slo_s is not None

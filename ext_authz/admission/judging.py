@@ -33,6 +33,7 @@ TRIABLE = CONTENDED - {Reason.AT_CAPACITY, Reason.KV_MEMORY, Reason.DEVICE_MEMOR
 
 # A member is looked up in its class in slow steps.
 _REJECT, _DEMOTE, _ADMITTED = Verdict.REJECT, Verdict.DEMOTE, Count.ADMITTED
+_KEPT = Count.KEPT
 
 
 def measure(pools: Mapping[str, PoolState], ask: Ask, decision: Decision, now: float) -> None:
@@ -79,9 +80,10 @@ def judge(pool: PoolState | None, reservation: Reservation, outcome: Outcome, no
     if pool is None or stay is None:
         return
     slo_s, measures, tenant = stay.slo_s, pool.measures, reservation.tenant
-    given_up = outcome.client_left or outcome.timed_out
-    late = slo_s is not None and outcome.duration_s > slo_s
-    measures.worked(tenant, gpu_seconds(max(0.0, outcome.duration_s), stay.lived.in_flight))
+    given_up, seconds = outcome.client_left or outcome.timed_out, outcome.duration_s
+    late = slo_s is not None and seconds > slo_s
+    if seconds > 0.0:
+        measures.worked(tenant, gpu_seconds(seconds, stay.lived.in_flight))
     left_in_time = given_up and not late
     if stay.spared is not None:
         # What should have been refused says nothing of what was let in.
@@ -96,7 +98,7 @@ def judge(pool: PoolState | None, reservation: Reservation, outcome: Outcome, no
     if slo_s is None:
         measures.ended(Count.UNPROMISED, tenant, now)
         return
-    measures.ended(Count.BROKEN if late else Count.KEPT, tenant, now)
+    measures.ended(Count.BROKEN if late else _KEPT, tenant, now)
     capacity.judged(reservation, not late)
     if stay.risk is not None:
         pool.risks.judged(stay.risk, late)

@@ -26,10 +26,10 @@ def chosen(
     """The endpoint of `pool` for `ask`; without telemetry as the fallback action says. Those
     `ahead` are where earlier stages of the same request would go."""
     choice = choose(pool, ask.estimate.kv_tokens, now, ahead)
-    blind = choice.reason is Reason.TELEMETRY_LOST
-    if blind and admits_blind(settings.fallback, ask.type.priority, demoted):
-        return choose_blind(pool, now)
-    return choice
+    if choice.reason is None or choice.reason is not Reason.TELEMETRY_LOST:
+        return choice
+    blind = admits_blind(settings.fallback, ask.type.priority, demoted)
+    return choose_blind(pool, now) if blind else choice
 
 
 def seen(

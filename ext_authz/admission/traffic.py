@@ -161,9 +161,13 @@ class Traffic:
         seconds = until_s - stay.entered_s
         if seconds > 0.0:
             # What the neighbours on the device brought is taken to have stayed.
-            beside = max(0.0, (load_sum - stay.load_mark) / seconds - 1.0)
+            beside = (load_sum - stay.load_mark) / seconds - 1.0
             context = (context_sum - stay.context_mark) / seconds - stay.work.prompt_tokens
-            stay.lived = Load(beside, max(0.0, context), stay.met.prefill_s)
+            stay.lived = Load(
+                beside if beside > 0.0 else 0.0,
+                context if context > 0.0 else 0.0,
+                stay.met.prefill_s,
+            )
 
     def went_well(self, in_flight: float, at_s: float) -> None:
         """A request kept its promise with so many in flight, itself included."""

@@ -81,4 +81,4 @@ def known_shape(model: str) -> ModelShape | None:
 def gpu_seconds(duration_s: float, sharing: float) -> float:
     """Device time of a request that ran for `duration_s` beside `sharing` others on average: time
     on a device is split evenly between those that are on it."""
-    return duration_s / (1.0 + max(0.0, sharing))
+    return duration_s / (1.0 + (sharing if sharing > 0.0 else 0.0))

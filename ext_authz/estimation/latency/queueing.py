@@ -14,6 +14,7 @@ from math import exp, inf
 FIXED_SHAPE = frozenset({"triton"})
 # A mean over the last seconds: long against one request, short against a thermal step.
 MEMORY_S = 5.0
+LEAST_STEP = 0.02
 # Outcomes stand in only while the engine itself reports nothing.
 ENGINE_WORD_S = 30.0
 
@@ -68,6 +69,8 @@ class ExecutionMean:
             self.value_s = seconds
         else:
             # At least a small step, so that many outcomes at one instant still count.
-            step = max(0.02, 1.0 - exp(-max(0.0, at_s - self._updated_s) / MEMORY_S))
-            self.value_s += step * (seconds - self.value_s)
-        self._updated_s = max(self._updated_s, at_s)
+            since_s = at_s - self._updated_s
+            step = 1.0 - exp(-since_s / MEMORY_S) if since_s > 0.0 else 0.0
+            self.value_s += (step if step > LEAST_STEP else LEAST_STEP) * (seconds - self.value_s)
+        before_s = self._updated_s
+        self._updated_s = at_s if at_s > before_s else before_s
