@@ -181,15 +181,15 @@ class Decider:
                 noted = self._spared(ask, found, further[place + 1 :], now)
                 if noted is not None and told is not None:
                     # On record is what would have been told.
-                    told.hear(found.view, noted.reason)
-                    noted = replace(noted, reason=told.reason)
+                    told.hear(found, noted.reason)
+                    noted = replace(noted, reason=told.noted)
                 found.view.spared = spared or noted
                 if reason is not Reason.DEMOTION_PREFERRED:
                     pressed(first.view, now)
                 return self._admit(ask, found.view, True, told.reason if told else reason, now)
             objection = objects or Reason.NO_ENDPOINT
             if told is not None:
-                told.hear(found.view, objection)
+                told.hear(found, objection)
         return None
 
     def _spared(self, ask: Ask, look: Look, rest: tuple[Pool, ...], now: float) -> Spared | None:
@@ -277,13 +277,16 @@ class Decider:
 
 class _Told:
     """What a refusal is about: the first pool's word counts, unless it could never say yes and
-    another might."""
+    another might. `noted` is what would be told if every objection counted."""
 
     def __init__(self, first: Look) -> None:
         self.view = first.view
         self.reason = first.binding or Reason.NO_ENDPOINT
+        self.noted = first.objection or self.reason
 
-    def hear(self, view: View | None, objection: Reason) -> None:
+    def hear(self, found: Look, objection: Reason) -> None:
         """Another pool of the chain objects too."""
         if self.reason is Reason.TOO_LARGE:
-            self.view, self.reason = view, objection
+            self.view, self.reason = found.view, objection
+        if self.noted is Reason.TOO_LARGE:
+            self.noted = found.objection or objection

@@ -85,6 +85,10 @@ class Side:
     Enforcing(pools={"q": Enforcement.SHADOW}),
     [*[("arrive", "a", 1)] * 3, ("arrive", "limited", 1), ("arrive", "a", 1)],
 )
+@example(
+    Enforcing(rules={Rule.CAPACITY: Enforcement.SHADOW}),
+    [("arrive", who, 1) for who in ("a", "limited", "a", "limited", "flexible", "flexible")],
+)
 @given(enforcing=ENFORCINGS, events=EVENTS)
 def test_the_record_is_what_a_strict_gate_decides(
     enforcing: Enforcing, events: list[tuple[Any, ...]]
