@@ -17,8 +17,7 @@ def book(ask: Ask, view: View, configured_lease_s: float, now: float) -> Reserva
     pool.shares.admitted(view.flow, now)
     # The stay begins beside what is there already.
     if whole is None:
-        stay = foresight.begin(view, now)
-        lease_s = foresight.lease_s(view, configured_lease_s)
+        stay, lease_s = foresight.begin(view, configured_lease_s, now)
     else:
         stay = stages.begin(view, ask.slo_s, now)
         lease_s = stages.lease_s(whole, configured_lease_s)

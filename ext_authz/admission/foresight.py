@@ -81,8 +81,9 @@ def hear(pool: PoolState, endpoint: EndpointState, sample: EndpointSample) -> No
         endpoint.hearsay.told_execution(seconds, load, slots, at_s, to)
 
 
-def begin(view: View, now: float) -> Stay:
-    """The request of `view` is let in."""
+def begin(view: View, configured_s: float, now: float) -> tuple[Stay, float]:
+    """The request of `view` is let in. How long its reservation may stay open without a sign of
+    life: the configured time, or what holds nearly all requests of its like."""
     estimate, endpoint, predictor = view.ask.estimate, view.endpoint, view.pool.predictor
     work, met, slots = view.work, view.met, view.run_slots
     if work is None:
@@ -102,25 +103,19 @@ def begin(view: View, now: float) -> Stay:
     endpoint.hearsay.let_in(work, met, slots, now)
     traffic = endpoint.traffic
     traffic.enter(stay, predictor.prefill_s(work), endpoint.load, now)
-    if guess is not None and (residuals := predictor.e2e[guess.queued]).known:
-        traffic.watch(stay, now + guess.e2e_s * residuals.due * endpoint.thermal_factor)
-    return stay
-
-
-def lease_s(view: View, configured_s: float) -> float:
-    """How long a reservation may stay open without a sign of life: the configured time, or what
-    holds nearly all requests of its like. One of a few lengths, as the ledger needs."""
-    guess = view.guess
-    if guess is None or not (residuals := view.pool.predictor.e2e[guess.queued]).known:
-        return configured_s
-    longest_s = guess.e2e_s * residuals.p99 * view.endpoint.thermal_factor
+    if guess is None or not (residuals := predictor.e2e[guess.queued]).known:
+        return stay, configured_s
+    expected_s = guess.e2e_s * endpoint.thermal_factor
+    traffic.watch(stay, now + expected_s * residuals.due)
+    longest_s = expected_s * residuals.p99
     if LEASE_TIMES * longest_s <= configured_s:
-        return configured_s
-    return lease_for(longest_s, configured_s)
+        return stay, configured_s
+    return stay, lease_for(longest_s, configured_s)
 
 
 def lease_for(longest_s: float, configured_s: float) -> float:
-    """The lease of requests of which nearly none take longer than `longest_s`."""
+    """The lease of requests of which nearly none take longer than `longest_s`: one of a few
+    lengths, as the ledger needs."""
     times = LEASE_TIMES * longest_s / configured_s
     if times <= 1.0:
         return configured_s

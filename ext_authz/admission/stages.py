@@ -153,7 +153,7 @@ def charge_later(entry: View, now: float) -> tuple[Charge, ...]:
 
 
 def lease_s(whole: Whole, configured_s: float) -> float:
-    """As `foresight.lease_s`, of all stages together."""
+    """The lease, as in `foresight.begin`, of all stages together."""
     longest_s = whole.longest_s(0.99)
     return configured_s if longest_s is None else foresight.lease_for(longest_s, configured_s)
 
