@@ -94,14 +94,10 @@ export function send(data) {
   next();
 }
 
-function streams(tenant) {
-  return tenant.shape.kind === 'stream';
-}
-
 async function attempt(request, tries) {
   const { tenant, arrival } = request;
   const { path, body } = ask(tenant.shape, arrival.prompt_tokens, model, input);
-  const streamed = streams(tenant);
+  const streamed = tenant.shape.kind === 'stream';
   const startedMs = Date.now();
   const answer = await http.asyncRequest('POST', target + path, JSON.stringify(body), {
     headers: {
@@ -152,7 +148,8 @@ function count(request, seen) {
   const tags = { tenant: request.tenant.name };
   const sloMs = Number(__ENV.SLO_MS) || 1000 * (request.tenant.slo_s || plan.slo_s);
   const served = seen.code >= 200 && seen.code < 300;
-  const early = !plan.ttft_s || !streams(request.tenant) || seen.ttft_ms <= 1000 * plan.ttft_s;
+  // A real engine does not tell in a stream when its first token left: then only the end counts.
+  const early = !plan.ttft_s || seen.ttft_ms === undefined || seen.ttft_ms <= 1000 * plan.ttft_s;
   const inTime = served && seen.took_ms <= sloMs && early;
   good.add(inTime, tags);
   refused.add(seen.refused, tags);

@@ -167,3 +167,20 @@ async def test_nobody_there_is_no_crash(tmp_path: Path) -> None:
     status, printed = await run("http://127.0.0.1:9", path, LINES=1)
     assert status == 99
     assert '"code":0' in printed or '\\"code\\":0' in printed
+
+
+async def test_a_stream_that_does_not_tell_its_first_token_is_judged_by_its_end(
+    tmp_path: Path,
+) -> None:
+    """As a real engine's do not; one that tells it came late is late."""
+    tenant = Tenant("solo", steady(0.5), shape=Shape(Kind.STREAM))
+    path = plan(tmp_path, tenant, ttft_s=0.2)
+
+    async def status(text: str) -> int:
+        async with answering(lambda: web.Response(text=text)) as (url, _):
+            ended, _ = await run(url, path)
+        return ended
+
+    assert await status("data: [DONE]\n\n") == 0
+    late_ms = 1000.0 * (time.time() + 60.0)
+    assert await status(f'data: {{"first_token_unix_ms": {late_ms:.1f}}}\n\n') == 99
