@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from math import exp, inf
 
-# How far one such refusal moves it, and how it grows in a second without one. Faster ones were
-# fairer, and left more of the pool unused.
-STEP = 0.1
+# How far one such refusal moves it, and how it grows in a second without one.
+STEP = 0.3
 GROWTH = 0.1
 # After so long without one, nothing is left of it.
 FORGET_S = 140.0
@@ -41,7 +40,8 @@ class Fullness:
     def had_room(self, load: float, slots: int, now: float) -> None:
         """A request that was refused for its share would have been soon enough beside `load`."""
         if load + 1.0 > self.usable(slots, now):
-            self._load, self._at_s = load + 1.0, now
+            full = self.usable(slots, now)
+            self._load, self._at_s = full + STEP * (load + 1.0 - full), now
 
     def usable(self, slots: int, now: float) -> float:
         """How many of `slots` can be used."""

@@ -16,6 +16,10 @@ from ext_authz.model import Reason
 from ext_authz.overload import Demotion
 from ext_authz.settings import FallbackAction, PriorityClass
 
+# A flow within its share may be so many times as much at risk while others hold what is its own:
+# they make room as theirs end.
+LENDER_TIMES = 5.0
+
 Policy = Callable[[View], Reason | None]
 
 # A member is looked up in its class in slow steps.
@@ -59,7 +63,7 @@ def stand_back(view: View) -> Reason | None:
 def latency(view: View) -> Reason | None:
     """What is predicted keeps the promise, less the margin: load may break a part of `target_ratio`
     of the promises, and where so many or more would be broken on an idle endpoint what
-    `is_load_to_blame` allows.
+    `is_load_to_blame` allows. A flow from which others borrow may be more at risk.
 
     An idle endpoint takes one request whatever is predicted, and one on which more went well
     lately some more, and now and then one on trial, or a bad prediction could never be unlearned.
@@ -77,6 +81,9 @@ def latency(view: View) -> Reason | None:
     if view.promised or _is_idle(view) or view.endpoint.own < view.floor:
         return None
     if not view.is_load_to_blame(risk):
+        return None
+    lent = risk <= MOST_RISK and risks.is_within(risk, LENDER_TIMES * target)
+    if lent and view.pool.shares.lends(view.flow, view.now_s):
         return None
     view.trial = view.endpoint.trials.due and not view.hopeless
     return None if view.trial else Reason.SLO_UNREACHABLE

@@ -54,7 +54,8 @@ class Refuser:
             return refusal(ask, view, reason, None, holds(ask, pools))
         prospect = _prospect(ask, view, pools)
         if view is not None and reason in STANDING_BACK:
-            least_s = view.pool.shares.delay_s(view.flow, now)
+            shares = view.pool.shares
+            least_s = shares.yielding.delay_s(view.flow, shares.rules, now)
             prospect = replace(prospect, wait_s=max(prospect.wait_s, least_s))
         retry, record = self._retry(ask.tenant, ask.caller, prospect, now)
         pressed(view, now, retry)

@@ -37,10 +37,9 @@ class Shares:
     """The flows of one pool."""
 
     def __init__(self, slots: int, rules: ShareRules | None = None) -> None:
-        # `usable` are those of the slots that can be shared out.
         self.slots = slots
         self.rules = rules or ShareRules()
-        self.usable = float(slots)
+        self.usable = float(slots)  # those of them that can be shared out
         self.used = 0
         self._flows: dict[FlowKey, Flow] = {}
         self._levels = Levels()
@@ -53,7 +52,7 @@ class Shares:
         self.fullness = Fullness()
         self._debts = Debts()
         self.patience_s = 0.0  # how long a request may wait for a slot that comes free
-        self._yielding = Yielding()
+        self.yielding = Yielding()
         self._calm_s = -inf  # from then on nobody was short just now
         # Slots held by each class, and those that its flows will want who were told to come back.
         self._held = [0] * len(PriorityClass)
@@ -134,7 +133,7 @@ class Shares:
         levels = self._levels
         level = levels.of[flow.priority]
         kept = levels.kept - (flow.room if level == flow.room_level else flow.find_room(level))
-        if self.patience_s and not self._yielding.flows.others(flow.key, flow.seen_s):
+        if self.patience_s and not self.yielding.flows.others(flow.key, flow.seen_s):
             kept -= self._usual.freed(self.used + kept, self.patience_s)
         free = self.usable - load - (kept if kept > 0.0 else 0.0)
         within, borrowed = self.within(flow), flow.used + free
@@ -145,18 +144,19 @@ class Shares:
         if now >= self._calm_s:
             return None
         rules = self.rules
-        if rules.pause_low and self._yielding.is_hot(flow, now):
+        if rules.pause_low and self.yielding.is_hot(flow, now):
             floor = rules.class_floor_ratio * self.slots - self._held[flow.priority]
             # The floor of a tenant comes before classes, unless their precedence is strict.
-            least = 1.0 if rules.class_floor_ratio else 0.0
-            return StandBack(Reason.PAUSED, max(least, flow.used + floor))
-        if self._levels.of[flow.priority] < inf and self._yielding.is_heavy(flow, rules, now):
+            most = max(float(rules.class_floor_ratio > 0.0), flow.used + floor)
+            return StandBack(Reason.PAUSED, most)
+        if self._levels.of[flow.priority] < inf and self.yielding.is_heavy(flow, rules, now):
             return StandBack(Reason.YIELDING, self.within(flow))
         return None
 
-    def delay_s(self, flow: Flow, now: float) -> float:
-        """How long who stands back is to stay away."""
-        return self._yielding.delay_s(flow.key[0], self.rules, now)
+    def lends(self, flow: Flow, now: float) -> bool:
+        """Whether others hold what is the flow's own."""
+        shared = self._levels.of[flow.priority] < inf and self.yielding.flows.others(flow.key, now)
+        return shared and flow.used + 1.0 <= self.share(flow)
 
     def fill(self, flow: Flow) -> float:
         """How far its share would be filled with one request more, what it is owed counted: of
@@ -199,21 +199,21 @@ class Shares:
         flow.refused_s = now
         flow.missed = flow.missed_last = max(0.0, flow.missed + missed)
         self._calm_s = now + PRESSURE_S
-        self._yielding.refused(flow, now)
+        self.yielding.refused(flow, now)
         self._take(flow, now)
         if flow.armed_s > now + PRESSURE_S:
             self._arm(flow, now + PRESSURE_S)
 
     def worked(self, flow: Flow, work: float, held_s: float, now: float) -> None:
         """A request that was expected to be `work` was served, and held a slot for `held_s`."""
-        self._yielding.worked(flow, work * flow.bias(), self.rules, now)
+        self.yielding.worked(flow, work * flow.bias(), self.rules, now)
         self._usual.worked(flow, work, held_s)
         self._debts.hold(self._usual.held_s)
 
     def broken(self, flow: Flow, now: float) -> None:
         """A promise to the flow was broken."""
         self._calm_s = now + PRESSURE_S
-        self._yielding.broken(flow, now)
+        self.yielding.broken(flow, now)
 
     def resize(self, slots: int) -> None:
         """The pool's slots changed; flows stay."""
@@ -234,7 +234,7 @@ class Shares:
         levels.kept -= levels.room(flow)
         debts.go_on(self.used, self.usable, now)
         presses = levels.of[flow.priority] < inf and flow.is_pressing(now)
-        if seconds > 0.0 and presses and self._yielding.flows.others(flow.key, now):
+        if seconds > 0.0 and presses and self.yielding.flows.others(flow.key, now):
             debts.owe(flow, seconds, self.share(flow))
         elif seconds > 0.0:
             debts.fade(flow, seconds)
@@ -255,7 +255,7 @@ class Shares:
             self._stale = False
             self._refreshed_s = now
         # Alone, nobody has to share.
-        shared = self._yielding.flows.both(now)
+        shared = self.yielding.flows.both(now)
         self.usable = self.fullness.usable(self.slots, now) if shared else float(self.slots)
         self._levels.find(self.usable, self.rules.class_floor_ratio)
 

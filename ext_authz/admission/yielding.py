@@ -137,8 +137,8 @@ class Yielding:
             return False
         return self._work.part(tenant, rules.heavy_window_s, now) > rules.heavy_ratio
 
-    def delay_s(self, tenant: str, rules: ShareRules, now: float) -> float:
+    def delay_s(self, flow: Flow, rules: ShareRules, now: float) -> float:
         """How long a request that stands back is to stay away: the more its tenant had of the pool
         lately, the longer."""
-        part = self._work.part(tenant, rules.heavy_window_s, now)
+        part = self._work.part(flow.key[0], rules.heavy_window_s, now)
         return rules.delay_s * (1.0 + 2.0 * part)

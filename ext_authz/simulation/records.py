@@ -165,6 +165,12 @@ class Records(Tally):
             if from_s <= life.arrived_s < to_s and life.ok and tenant in (None, life.client.who):
                 yield life
 
+    def served_ratio(self, tenant: str, from_s: int, to_s: int) -> float:
+        """Of what a tenant sent in the window, the part that was served in time; 1 without any."""
+        sent = _sum(self.tenants[tenant].offered, from_s, to_s)
+        kept = sum(life.kept for life in self.served(from_s, to_s, tenant))
+        return kept / sent if sent else 1.0
+
     def quantile_s(self, part: float, from_s: float, to_s: float, tenant: str | None) -> float:
         """The time end to end that `part` (0..1) of those served stayed within; 0 without any."""
         times = sorted(life.e2e_s for life in self.served(from_s, to_s, tenant))

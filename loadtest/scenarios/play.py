@@ -101,8 +101,7 @@ def measured(scenario: Scenario, records: Records, best: Best) -> Result:
     fair = [records.fairness(each.weights, each.window_s, rules) for each in scenario.fair]
     served = recovered = p99_s = None
     if innocent:
-        own = records.tenants[innocent]
-        served = min(1.0, own.goodput_rps(*window_s) / max(1e-9, own.offered_rps(*window_s)))
+        served = records.served_ratio(innocent, *window_s)
         p99_s = records.quantile_s(0.99, *window_s, innocent)
     if scenario.after_s:
         tally = records.tenants[innocent] if innocent else records

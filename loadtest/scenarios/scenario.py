@@ -15,6 +15,8 @@ from loadtest.simulated import llm
 # The keys below `admission_control` of a configuration file.
 Config = Mapping[str, object]
 PRIMARY = llm()
+# By so long after the last window all that came in it is over.
+END_S = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,6 @@ class Scenario:
 
     @property
     def until_s(self) -> int:
-        """When all of it has been played."""
+        """When all of it has been played, and what came last is over."""
         ends = [self.window_s[1], *(fair.window_s[1] for fair in self.fair)]
-        return max([*ends, self.after_s[1]] if self.after_s else ends)
+        return END_S + max([*ends, self.after_s[1]] if self.after_s else ends)

@@ -196,6 +196,23 @@ def test_a_flow_refused_once_wants_one_more() -> None:
     assert shares.share(a) == pytest.approx(14.0)
 
 
+def test_who_lends_is_within_its_share_while_another_holds_more() -> None:
+    """Not who holds its share, nor whoever it is that borrows, nor while nobody else wants more."""
+    shares = Shares(16)
+    a, b = shares.flow(A, 1.0, 0.0), shares.flow(B, 1.0, 0.0)
+    hold(shares, a, 3)
+    hold(shares, b, 13)
+    assert not shares.lends(a, 0.0)
+    press(shares, a, 0.0)
+    assert not shares.lends(a, 0.2)
+    press(shares, b, 0.2)
+    assert shares.lends(a, 0.4)
+    assert not shares.lends(b, 0.4)
+    hold(shares, a, 5, 0.4)
+    assert not shares.lends(a, 0.4)
+    assert not shares.lends(a, 2.0)
+
+
 def test_heavy_requests_pay_in_slots() -> None:
     """A flow whose requests are four times as much work has a quarter of the slots."""
     shares = Shares(20)

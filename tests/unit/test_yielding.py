@@ -116,8 +116,8 @@ def test_pausing_can_be_turned_off() -> None:
 def test_the_delay_grows_with_what_the_tenant_had() -> None:
     """The base, and up to three times as long for who did all the work."""
     shares, heavy, other = worked_out(ShareRules(delay_s=2.0), 100.0)
-    assert shares.delay_s(heavy, 100.0) == pytest.approx(6.0)
-    assert shares.delay_s(other, 100.0) == pytest.approx(2.0)
+    assert shares.yielding.delay_s(heavy, shares.rules, 100.0) == pytest.approx(6.0)
+    assert shares.yielding.delay_s(other, shares.rules, 100.0) == pytest.approx(2.0)
 
 
 works = st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.1, 9.0), st.floats(0.0, 30.0)))
