@@ -22,6 +22,7 @@ from ext_authz.serving.asgi_answers import (
 )
 from ext_authz.serving.asgi_health import Health
 from ext_authz.serving.cohort import Cohorts
+from ext_authz.serving.collecting import Collecting
 from ext_authz.serving.departures import Departures
 from ext_authz.serving.grpc_frames import (
     CONTENT_TYPE,
@@ -98,6 +99,7 @@ class AsgiHost:
         self._taps = taps
         self._streams = Streams()
         self._departures = Departures()
+        self._collecting = Collecting()
         self._health = Health(self._departures)
         self._open = 0
         self._none_open = asyncio.Event()
@@ -116,6 +118,7 @@ class AsgiHost:
         """
         self._departures.start()
         port = await self._door.open()
+        self._collecting.start()
         self._health.set(True)
         return port
 
@@ -132,6 +135,7 @@ class AsgiHost:
             except TimeoutError:
                 log.warning("%d calls did not end within the drain", self._open)
         self._departures.stop()
+        self._collecting.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One call."""

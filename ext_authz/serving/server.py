@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import sys
 from collections.abc import AsyncIterator
@@ -16,6 +15,7 @@ from grpc_reflection.v1alpha import reflection
 
 from ext_authz.serving.access_log import AccessLogSink
 from ext_authz.serving.cohort import Check, Cohorts
+from ext_authz.serving.collecting import Collecting
 from ext_authz.serving.services import ACCESS_LOG, AUTHORIZATION, TAP
 from ext_authz.serving.streams import Streams
 from ext_authz.serving.tap import TapService
@@ -24,15 +24,6 @@ from ext_authz.settings import ServerSettings
 
 _GRPC_LOG = "grpc._cython.cygrpc"
 
-# grpc.aio leaves a cycle behind at every call, so that the collector has to run. Its usual 700
-# objects are about what the calls of a busy moment hold: it would walk through live ones mostly,
-# and give them a longer life than theirs. Some thousands are walked through in a millisecond.
-COLLECT_AFTER = 3000
-# After so many of these walks it goes through all that outlived one of them: ten milliseconds where
-# it is 30,000 objects, which by default came after every ten. The cycle at a call is complete as
-# soon as the call has begun, so that the next walk finds it, however long the call takes; what
-# lives longer is mostly bookings, which need no collector.
-OLDER_AFTER = 200
 # A thread of grpc.aio brings the calls in, and must get the interpreter from the loop's thread to
 # do so: by default it waits up to 5 ms for it while the loop reads a metrics page.
 SWITCH_S = 0.0005
@@ -77,7 +68,7 @@ class GrpcHost:
         self._taps = taps
         self._streams = Streams()
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack it
-        self._thresholds = gc.get_threshold()
+        self._collecting = Collecting()
         self._switch_s = sys.getswitchinterval()
         self._server = aio.server(options=options(settings))
         # No (de)serialisers: bytes in and out, the codec does the rest.
@@ -108,7 +99,7 @@ class GrpcHost:
         except RuntimeError as error:
             raise OSError(f"cannot listen on {self._settings.grpc_listen}") from error
         await self._server.start()
-        gc.set_threshold(COLLECT_AFTER, OLDER_AFTER, self._thresholds[2])
+        self._collecting.start()
         sys.setswitchinterval(SWITCH_S)
         await self.set_serving(True)
         return port
@@ -131,7 +122,7 @@ class GrpcHost:
         await asyncio.sleep(0)  # lets it begin, so that no stream is opened here again
         self._streams.drain()
         await stopping
-        gc.set_threshold(*self._thresholds)
+        self._collecting.stop()
         sys.setswitchinterval(self._switch_s)
 
     async def _on_access_logs(self, messages: AsyncIterator[bytes], context: Any) -> bytes:

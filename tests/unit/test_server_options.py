@@ -15,9 +15,8 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from ext_authz.serving.collecting import COLLECT_AFTER, OLDER_AFTER
 from ext_authz.serving.server import (
-    COLLECT_AFTER,
-    OLDER_AFTER,
     SWITCH_S,
     GrpcHost,
     is_worth_logging,
