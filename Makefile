@@ -65,8 +65,8 @@ $(COMPILED_READY): $(READY) setup.py $(shell find ext_authz -name '*.py')
 	@$(BIN)/python -m zipfile -e $(COMPILED_AT)/dist/*.whl $(COMPILED_AT)/lib
 	@touch $@
 
-loadtest: $(READY) ## the gate against what else a user would pick, in four scenarios, 25 minutes (FULL=1: all, three times, in hours, goes on where it ended; ONLY=burst,light; AGAIN=product)
-	@$(BIN)/python -m loadtest.compare $(if $(FULL),--full) $(if $(ONLY),--only $(ONLY)) $(if $(AGAIN),--again $(AGAIN))
+loadtest: $(READY) ## the gate against what else a user would pick, in four scenarios, 25 minutes (FULL=1: all, three times, in hours, goes on where it ended; ONLY=burst,light; AGAIN=product; BACKEND=triton|vllm: before a real one)
+	@$(BIN)/python -m $(if $(BACKEND),loadtest.compare.real $(BACKEND),loadtest.compare) $(if $(FULL),--full) $(if $(ONLY),--only $(ONLY)) $(if $(AGAIN),--again $(AGAIN))
 
 scenarios: $(READY) ## overload in virtual time, every scenario with each guard off in turn; writes docs/scenarios.md (minutes)
 	@$(BIN)/python -m loadtest.scenarios --guards --write

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from loadtest.compare.machine import Meter
@@ -42,6 +43,7 @@ MISSED = 99
 LOOK_S = 0.25
 # The part of all streams that is read live besides.
 PROBED = 0.01
+NO_MORE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +128,16 @@ def play_raw(scenario: Scenario, variant: Changing, seed: int = 1, keep: Path | 
         )
 
 
-def start_k6(scenario: Scenario, url: str, seed: int, console: Path) -> Process:
-    """The load generator, which prints its tries into `console`."""
+def start_k6(
+    scenario: Scenario, url: str, seed: int, console: Path, more: Mapping[str, str] = NO_MORE
+) -> Process:
+    """The load generator, which prints its tries into `console`; `more` are variables that its
+    script knows."""
     plan = console.with_name("plan.json")
     plan.write_text(written(scenario))
     command = [str(BIN / "k6"), "run", "--quiet", "--no-usage-report", "--no-summary"]
     command += ["--address", "", "--log-format", "raw", "--console-output", str(console)]
-    variables = {"PLAN": plan, "TARGET": url, "SEED": seed, "LINES": 1}
+    variables = {"PLAN": plan, "TARGET": url, "SEED": seed, "LINES": 1, **more}
     for name, value in variables.items():
         command += ["-e", f"{name}={value}"]
     return Process([*command, str(SCRIPT)], console.with_name("k6.log"))

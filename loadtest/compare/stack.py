@@ -151,7 +151,7 @@ def start(scenario: Scenario, variant: Changing, work: Path, stack: ExitStack) -
     admin_url = f"http://127.0.0.1:{ports['admin']}"
     if variant.gate:
         start_gate(config, admin_url, work, stack)
-        _wait_fresh(admin_url)
+        wait_fresh(admin_url)
     url = f"http://127.0.0.1:{ports['edge']}"
     start_envoy(variant.change(rendered(config, ports["envoy"])), url, work, stack)
     envoy_admin = f"http://127.0.0.1:{ports['envoy']}"
@@ -166,7 +166,7 @@ def _backend(server: Server, index: int, work: Path, stack: ExitStack) -> Backen
     return Backend(server, url, process)
 
 
-def _wait_fresh(admin_url: str, within_s: float = 20.0) -> None:
+def wait_fresh(admin_url: str, within_s: float = 20.0) -> None:
     """Block until the gate knows something of every endpoint. Raises TimeoutError."""
     deadline = time.monotonic() + within_s
     while True:

@@ -1,0 +1,89 @@
+"""What the comparison before real servers does without one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from loadtest.compare import rate, real_triton, real_vllm
+from loadtest.compare.plans import plan_of
+from loadtest.compare.rate import _best_rate
+from loadtest.compare.real import BACKENDS, POOL, main, ungated
+from tests.support.ports import free_port
+
+
+@pytest.fixture
+async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[str, list[Any]]]:
+    """Answers what it is asked for, and remembers it."""
+    monkeypatch.setattr(rate, "WARM_S", 0.05)
+    monkeypatch.setattr(rate, "COUNTED_S", 0.2)
+    asked: list[Any] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(await request.json())
+        return web.Response(status=500 if "fail" in request.path else 200)
+
+    app = web.Application()
+    app.router.add_post("/{tail:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    port = free_port()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    yield f"http://127.0.0.1:{port}", asked
+    await runner.cleanup()
+
+
+async def test_the_best_rate_is_that_of_the_counted_time(server: tuple[str, list[Any]]) -> None:
+    """What was asked in the warm-up is not counted."""
+    url, asked = server
+    best_rps = await _best_rate(f"{url}/x", {"a": 1}, 4)
+    assert 0 < best_rps * 0.2 < len(asked)
+    assert asked[0] == {"a": 1}
+
+
+async def test_a_server_that_fails_is_no_server_to_compare(server: tuple[str, list[Any]]) -> None:
+    """It would look slow, and the load would be light."""
+    url, _ = server
+    with pytest.raises(RuntimeError, match="/fail: 500"):
+        await _best_rate(f"{url}/fail", {}, 2)
+
+
+def test_an_unknown_backend_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """With those there are."""
+    with pytest.raises(SystemExit):
+        main(["tgi"])
+    assert "'triton', 'vllm'" in capsys.readouterr().err
+
+
+def test_each_backend_has_a_plan_of_its_name() -> None:
+    """That the load generator can read, with an overload to be measured."""
+    for name, scenario in (("triton", real_triton.SCENARIO), ("vllm", real_vllm.SCENARIO)):
+        plan = json.loads(json.dumps(plan_of(scenario)))
+        assert plan["name"] == name
+        assert name in BACKENDS
+        assert scenario.rate_rps(scenario.tenants[0], 1.0) > scenario.capacity_rps
+
+
+def test_without_the_gate_everything_goes_to_the_one_pool() -> None:
+    """And nobody is asked."""
+    route = {"match": {"prefix": "/"}, "route": {"cluster": "pool-primary"}}
+    manager = {
+        "http_filters": [{"name": "x"}, {"name": "envoy.filters.http.router"}],
+        "access_log": [1],
+        "route_config": {"virtual_hosts": [{"routes": [route]}]},
+    }
+    chain = {"filters": [{"typed_config": manager}]}
+    config: dict[str, Any] = {
+        "static_resources": {"listeners": [{"filter_chains": [chain]}], "clusters": []}
+    }
+    changed = ungated().change(config)
+    (listener,) = changed["static_resources"]["listeners"]
+    made = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    assert [each["name"] for each in made["http_filters"]] == ["envoy.filters.http.router"]
+    assert "access_log" not in made
+    assert POOL in json.dumps(made["route_config"])
+    assert not ungated().gate
