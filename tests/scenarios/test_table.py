@@ -69,6 +69,21 @@ def test_scenarios_keep_their_bounds(name: str, figure: str, seed: int) -> None:
     assert value <= bound if figure in LOW else value >= bound, told
 
 
+@pytest.mark.parametrize("name", ["burst", "noisy neighbour"])
+def test_waiting_at_the_gate_is_worth_it(name: str, seed: int) -> None:
+    """More is served in time than without, and no less of what is let in."""
+    scenario = SCENARIOS[name]
+    without = GUARDS["hold"].of(scenario)
+    best = sweep.best_of(scenario, sweep.read())
+    assert best is not None
+    found, other = (
+        played(name, seed)[1],
+        measured(scenario, guarded(without, seed).records, best.of(seed)),
+    )
+    assert found.goodput_rps > 1.01 * other.goodput_rps
+    assert found.kept > other.kept - 0.01
+
+
 @pytest.mark.parametrize("name", list(SCENARIOS))
 def test_what_is_kept_of_sweeps_is_of_these_worlds(name: str) -> None:
     """Best static limits were found in the worlds that are played."""
