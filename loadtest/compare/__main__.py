@@ -139,9 +139,9 @@ def main(argv: list[str] | None = None) -> int:
     plan = Plan(chosen, given.rounds, given.full, given.again, runs, repeats)
     if not given.report:
         run_all(plan, given.variants, anew=given.sweep, keep=given.keep)
-    command = "make loadtest FULL=1" if given.full else "make loadtest"
     kept = read_all(runs)
-    write_all(kept, facts_of(command), given.build, DOCS if given.full else None)
+    command = " ".join(["python -m loadtest.compare", *(sys.argv[1:] if argv is None else argv)])
+    write_all(kept, facts_of(command, kept), given.build, DOCS if given.full else None)
     say(f"{given.build}/loadtest.json  {given.build}/loadtest.html" + (f"  {DOCS}" * given.full))
     return 0
 

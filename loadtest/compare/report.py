@@ -64,7 +64,7 @@ that have some.
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Where figures come from."""
+    """Where figures come from: the command that wrote them, when they were measured."""
 
     command: str
     date: str
@@ -72,13 +72,16 @@ class Facts:
     machine: str
 
 
-def facts_of(command: str) -> Facts:
-    """Of this machine, now. A commit with changes on top of it says so."""
+def facts_of(command: str, runs: Iterable[Run]) -> Facts:
+    """Of this machine, as it is now, and of the days on which the runs were made. A commit with
+    changes on top of it says so."""
+    days = sorted({datetime.fromtimestamp(r.at_unix_s, UTC).date().isoformat() for r in runs})
+    date = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "no day"
     commit = _git("rev-parse", "--short", "HEAD") or "no commit"
     changed = " with changes" if _git("status", "--porcelain", "--untracked-files=no") else ""
     cores = len(os.sched_getaffinity(0))
     machine = f"{cores} core{'s' * (cores > 1)} of {_processor()}"
-    return Facts(command, datetime.now(UTC).date().isoformat(), commit + changed, machine)
+    return Facts(command, date, commit + changed, machine)
 
 
 def write_all(runs: Iterable[Run], facts: Facts, build: Path, docs: Path | None) -> Rows:

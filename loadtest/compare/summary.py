@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from loadtest.compare.outcome import Measured, Run
+from loadtest.compare.scenario import world_of
 from loadtest.compare.table import SCENARIOS
 from loadtest.compare.variants import NAMES
 
@@ -52,10 +53,11 @@ Rows = Mapping[str, Mapping[str, Row]]
 
 def summary(runs: Iterable[Run]) -> dict[str, dict[str, Row]]:
     """A row for each scenario and variant that has runs, in the order of the tables; what is in no
-    table comes last, by name."""
+    table comes last, by name. Runs of a scenario that has changed since are left out."""
     grouped: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:
-        grouped[run.scenario, run.variant].append(run)
+        if not _outdated(run):
+            grouped[run.scenario, run.variant].append(run)
     scenarios = _ordered({scenario for scenario, _ in grouped}, list(SCENARIOS))
     return {
         scenario: {
@@ -73,6 +75,11 @@ def as_json(rows: Rows) -> dict[str, Any]:
         scenario: {variant: _row_json(row) for variant, row in variants.items()}
         for scenario, variants in rows.items()
     }
+
+
+def _outdated(run: Run) -> bool:
+    scenario = SCENARIOS.get(run.scenario)
+    return bool(run.world) and scenario is not None and run.world != world_of(scenario)
 
 
 def _row(runs: Sequence[Run]) -> Row:

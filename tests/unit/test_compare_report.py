@@ -14,7 +14,9 @@ from loadtest.compare import plots, tables
 from loadtest.compare.outcome import Cpu, Measured, Run, Series
 from loadtest.compare.page import page
 from loadtest.compare.report import Facts, document, facts_of, write_all
+from loadtest.compare.scenario import world_of
 from loadtest.compare.summary import PROMISED, as_json, summary
+from loadtest.compare.table import SCENARIOS
 from loadtest.compare.targets import TARGETS, Verdict, verdicts
 from loadtest.compare.variants import NAMES, PRODUCT, STATIC, TITLES
 
@@ -195,9 +197,20 @@ def test_everything_is_written(tmp_path: Path) -> None:
 
 def test_the_machine_is_told() -> None:
     """How many cores, and of what."""
-    facts = facts_of("make loadtest")
+    facts = facts_of("make loadtest", RUNS)
     assert re.match(r"\d+ cores? of .+", facts.machine)
     assert facts.command == "make loadtest"
+    assert facts.date == "2027-01-15"
+    later = replace(RUNS[0], at_unix_s=1.8e9 + 3 * 86_400)
+    assert facts_of("", [later, *RUNS]).date == "2027-01-15 to 2027-01-18"
+    assert facts_of("", []).date == "no day"
+
+
+def test_runs_of_a_scenario_that_has_changed_since_are_left_out() -> None:
+    """What is of today's world stays."""
+    old, new = (replace(RUNS[0], world=world) for world in ("0" * 16, world_of(SCENARIOS["light"])))
+    assert summary([old]) == {}
+    assert summary([old, new])["light"][PRODUCT].rounds == 1
 
 
 @pytest.mark.parametrize(
@@ -222,8 +235,6 @@ def test_smooth_keeps_the_level() -> None:
 
 def test_every_target_says_where() -> None:
     """Scenarios by their names, and no two targets in the same words."""
-    from loadtest.compare.table import SCENARIOS
-
     assert len({target.words for target in TARGETS}) == len(TARGETS)
     for target in TARGETS:
         assert {*target.scenarios, *target.except_for} <= set(SCENARIOS)
