@@ -13,6 +13,7 @@ from math import exp, inf
 from ext_authz.admission.climb import Climb
 from ext_authz.admission.hearsay import Hearsay
 from ext_authz.admission.limits import Knee
+from ext_authz.admission.owned import Owned
 from ext_authz.admission.traffic import Traffic
 from ext_authz.admission.trials import Trials
 from ext_authz.estimation.latency.queueing import FIXED_SHAPE, ExecutionMean, fixed_wait_s, wait_s
@@ -42,7 +43,7 @@ class EndpointState:
     __slots__ = (
         "_foreign",
         "_mean_at_s",
-        "_peak_before",
+        "_owned",
         "_peak_since",
         "climb",
         "execution",
@@ -98,7 +99,7 @@ class EndpointState:
         self.kv_at_s = -inf
         self._mean_at_s = -inf
         self._peak_since = 0
-        self._peak_before = 0
+        self._owned = Owned()
 
     def reserve(self, tokens: int) -> None:
         """Count one admitted request."""
@@ -255,9 +256,8 @@ class EndpointState:
             self._foreign is not None and before is not None and sample.at_s == before.at_s
         ):
             return
-        # The peak over the last two intervals, not the count now: work that was settled between
-        # the engine's bookkeeping and this line must not reappear as foreign.
-        seen = sample.load - max(self._peak_since, self._peak_before)
+        since_s = sample.at_s if before is None else before.at_s
+        seen = sample.load - self._owned.most(self._peak_since, since_s, sample.at_s)
         if self._foreign is None or before is None:
             self._foreign = seen
         else:
@@ -265,7 +265,8 @@ class EndpointState:
             self._foreign = keep * self._foreign + (1.0 - keep) * seen
         self.foreign = max(0.0, self._foreign)
         self._moved()
-        self._peak_before, self._peak_since = self._peak_since, self.own
+        self._owned.mark(self._peak_since, self.traffic.at_s)
+        self._peak_since = self.own
 
     def _take_execution(self, sample: EndpointSample) -> None:
         """Learn the mean on cool clocks: the factor is multiplied back when asked."""

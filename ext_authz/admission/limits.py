@@ -63,9 +63,9 @@ class Knee:
     bring no more. Until then it may be given no more than its `reach`, which grows as it is
     reached; infinite where nothing would show that soon enough."""
 
-    __slots__ = ("_broken", "_busy_s", "_first_load", "_last", "_looked_below", "_pressed_s",
-                 "_refused_s", "_rested", "_short", "_shown", "_told_s", "_windows", "most",
-                 "reach", "slots", "throughput")  # fmt: skip
+    __slots__ = ("_broken", "_busy_s", "_counts", "_first_load", "_last", "_looked_below",
+                 "_pressed_s", "_refused_s", "_rested", "_short", "_shown", "_told", "_told_s",
+                 "_windows", "most", "reach", "slots", "throughput")  # fmt: skip
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -77,6 +77,9 @@ class Knee:
         self._windows = (Window(), Window())
         self._last: tuple[float, float] | None = None
         self._first_load = 0.0
+        # Whether counters teach; whether they have told anything since the last outcome, and the
+        # last outcome for which they had.
+        self._counts = self._told = False
         self._told_s = -inf
         # Since when something runs.
         self._busy_s = inf
@@ -116,7 +119,7 @@ class Knee:
         last, self._last = self._last, (at_s, load)
         if last is None or at_s <= last[0]:
             return
-        if self._told_s == -inf and at_s - last[0] <= QUICK_S and self.reach == inf:
+        if not self._counts and at_s - last[0] <= QUICK_S and self.reach == inf:
             least = max(START, START_RATIO * self.most)
             self.reach = least if TWICE * least < self.most else inf
         # What others brought it carries already.
@@ -124,16 +127,14 @@ class Knee:
         if life_s is None:
             # So long at least.
             life_s = at_s - self._busy_s
-        if self._told_s == -inf:
-            # Outcomes count work otherwise.
-            self.throughput = Throughput()
+        if load >= 1.0:
+            self._teacher(True)
+            self._told = True
         window = self._windows[0]
         if window.seconds == 0.0:
             self._first_load = last[1]
         seconds = at_s - last[0]
         window.add(seconds, 0.5 * (last[1] + load), rate * seconds)
-        if load >= 1.0:
-            self._told_s = at_s
         # While a step takes longer than the window nothing seems to be done.
         done = window.load_s >= LIVES * life_s and window.seconds >= LEAST_S
         if done and window.work > 0.0:
@@ -145,16 +146,23 @@ class Knee:
         """A request that did so much `work` ran to its end in `seconds`, at a mean load of `load`
         with itself. Teaches only where no counters do."""
         self._carried(load, 1.0 / self.reach)
+        if self._told:
+            # Whenever it was that they tell of.
+            self._told, self._told_s = False, now
         if now - self._told_s < SILENT_S:
             return
-        if self._told_s > -inf:
-            self._told_s = -inf
-            self.throughput = Throughput()
+        self._teacher(False)
         window = self._windows[1]
         # The endpoint's time is shared evenly by those on it.
         window.add(seconds / load, load, work)
         if window.load_s >= LIVES * life_s:
             self._teach(window, True, now)
+
+    def _teacher(self, counts: bool) -> None:
+        """Counters teach, or else outcomes, which count work otherwise."""
+        if counts is not self._counts:
+            self._counts = counts
+            self.throughput = Throughput()
 
     def _teach(self, window: Window, steady: bool, now: float) -> None:
         load, rate = window.load_s / window.seconds, window.work / window.seconds
@@ -233,8 +241,10 @@ class Knee:
 
 
 def work_rate(sample: EndpointSample) -> float | None:
-    """Work done a second as the engine counts it: tokens, or requests where there are none."""
+    """Work done a second as the engine counts it: tokens, or requests where there are none. That of
+    cool clocks: throttled ones do less at any load."""
     prompt, generation = sample.prompt_tokens_per_s, sample.generation_tokens_per_s
     if generation is None and prompt is None:
-        return sample.requests_per_s
-    return (generation or 0.0) + PROMPT_TOKEN * (prompt or 0.0)
+        rate = sample.requests_per_s
+        return None if rate is None else rate * sample.thermal_factor
+    return ((generation or 0.0) + PROMPT_TOKEN * (prompt or 0.0)) * sample.thermal_factor

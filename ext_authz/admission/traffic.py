@@ -103,8 +103,8 @@ class Traffic:
     """Our requests on one endpoint. `load` below is all requests on it, foreign ones too, up to
     `now`. `pace` is how fast the endpoint is beside others of its pool."""
 
-    __slots__ = ("_at_s", "_context_sum", "_due", "_good", "_good_at_s", "_load_sum", "_marks",
-                 "_number", "_prefill_sum_s", "context_tokens", "pace", "prefill_s",
+    __slots__ = ("_context_sum", "_due", "_good", "_good_at_s", "_load_sum", "_marks",
+                 "_number", "_prefill_sum_s", "at_s", "context_tokens", "pace", "prefill_s",
                  "running_ratio")  # fmt: skip
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class Traffic:
         # Integrals over time, so that a mean over any life is one subtraction.
         self._load_sum = 0.0
         self._context_sum = 0.0
-        self._at_s = -inf
+        self.at_s = -inf
         self._marks: deque[tuple[float, float, float]] = deque(maxlen=STEPS)
         self._good = 0.0
         self._good_at_s = -inf
@@ -133,7 +133,7 @@ class Traffic:
 
     def enter(self, stay: Stay, prefill_s: float, load: float, now: float) -> None:
         """A request is let in, which keeps the engine busy with its prompt for `prefill_s`."""
-        if now > self._at_s:
+        if now > self.at_s:
             self._advance(load, now)
         stay.entered_s = now
         stay.load_mark = self._load_sum
@@ -207,21 +207,21 @@ class Traffic:
         return late
 
     def _advance(self, load: float, now: float) -> None:
-        seconds = now - self._at_s
+        seconds = now - self.at_s
         if seconds > 0.0:
             if seconds < inf:
                 self._load_sum += load * seconds
                 self._context_sum += self.context_tokens * self.running_ratio * seconds
                 left_s = self.prefill_s - seconds
                 self.prefill_s = left_s if left_s > 0.0 else 0.0
-            self._at_s = now
+            self.at_s = now
             if not self._marks or now - self._marks[-1][0] >= STEP_S:
                 self._marks.append((now, self._load_sum, self._context_sum))
 
     def _sums_at(self, at_s: float) -> tuple[float, float, float]:
         """The integrals as they were at `at_s`, or at the time nearest to it that is remembered."""
-        after = (self._at_s, self._load_sum, self._context_sum)
-        if at_s >= self._at_s:
+        after = (self.at_s, self._load_sum, self._context_sum)
+        if at_s >= self.at_s:
             return after
         for mark in reversed(self._marks):
             if mark[0] <= at_s:

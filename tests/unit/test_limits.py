@@ -233,6 +233,17 @@ def test_counters_are_preferred_to_outcomes_while_they_come() -> None:
     assert 0 < knee.throughput.lessons < 20
 
 
+def test_counters_that_are_told_late_teach_all_the_same() -> None:
+    """They are not silent because what they tell of was long ago."""
+    knee = Knee(64)
+    sample = EndpointSample("e", 0.0, running=4.0, generation_tokens_per_s=100.0)
+    for step in range(100):
+        at_s = 0.1 * step
+        knee.told(replace(sample, at_s=at_s), LIFE_S)
+        knee.ended(4.0, 100.0, LIFE_S, LIFE_S, at_s + 3.0 * SILENT_S)
+    assert knee.throughput.lessons >= 15
+
+
 def test_what_an_engine_does_not_tell_teaches_nothing() -> None:
     knee = Knee(64)
     full = EndpointSample("e", 0.0, running=4.0, generation_tokens_per_s=100.0)
@@ -266,4 +277,5 @@ def test_work_is_tokens_or_else_requests() -> None:
     assert work_rate(replace(sample, generation_tokens_per_s=50.0)) == 50.0
     both = replace(sample, generation_tokens_per_s=50.0, prompt_tokens_per_s=100.0)
     assert work_rate(both) == 50.0 + 100.0 * PROMPT_TOKEN
+    assert work_rate(replace(both, thermal_factor=1.4)) == pytest.approx(1.4 * 55.0)
     assert work_rate(EndpointSample("e", 0.0)) is None
