@@ -30,6 +30,7 @@ from tests.benchmarks.scraping import TELEMETRY, fleet_costs, page_costs
 from tests.benchmarks.servers import Server, running_servers
 from tests.benchmarks.simulation import SIMULATION, simulation_costs
 from tests.benchmarks.stages import stage_us
+from tests.benchmarks.whole import WHOLE, whole_costs
 
 ROUNDS = 5
 CONCURRENCIES = (8, 32, 64)
@@ -43,6 +44,7 @@ def main() -> None:
         result = _throughput(*servers, verdicts)
         result |= _latency(*servers, result["check_rps"] / 2, verdicts)
         result["stage_us"] = stage_us(Path(folder) / "gate.yaml")
+        result |= whole_costs(Path(folder) / "gate.yaml")
         result |= refusal_costs(Path(folder) / "gate.yaml")
     with tempfile.TemporaryDirectory() as folder:
         result |= page_costs() | fleet_costs(Path(folder)) | backlog_costs(Path(folder))
@@ -129,7 +131,7 @@ def _print(result: dict[str, Any]) -> None:
         print(f"{name:20} {result[name]:>8}  at {result['open_loop_rps']} calls/s")
     print("busy:", ", ".join(f"{k} {v:.0%}" for k, v in result["busy_ratio"].items()))
     print("verdicts:", ", ".join(f"{k} {v}" for k, v in sorted(result["verdicts"].items())))
-    for name in (*TELEMETRY, *BACKLOG, *LEARNING, *SIMULATION, *FAST):
+    for name in (*WHOLE, *TELEMETRY, *BACKLOG, *LEARNING, *SIMULATION, *FAST):
         print(f"{name:26} {result.get(name, 'none'):>8}")
     for name in ("estimate_us", "arrive_us", "refused_us"):
         print(f"{name}:", ", ".join(f"{k} {v}" for k, v in result[name].items()))
