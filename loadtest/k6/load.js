@@ -28,6 +28,9 @@ const model = __ENV.MODEL || 'demo';
 const input = __ENV.INPUT || 'features:FP32:16';
 const seed = Number(__ENV.SEED || 1);
 const lines = __ENV.LINES === '1';
+const givenSloMs = Number(__ENV.SLO_MS || 0);
+// A client leaves some time after the promise is broken, not before.
+const patienceS = Math.max(plan.patience_s, (2 * givenSloMs) / 1000);
 const keys = Object.fromEntries((__ENV.KEYS || '').split(',').filter(Boolean).map((pair) => {
   const at = pair.indexOf('=');
   return [pair.slice(0, at), pair.slice(at + 1)];
@@ -48,7 +51,7 @@ const thresholds = { kept: ['rate>=0.97'] };
 if (plan.innocent) thresholds[`good{tenant:${plan.innocent}}`] = ['rate>=0.99'];
 if (plan.unrefused) thresholds.refused = ['rate==0'];
 
-const longestS = Math.max(...plan.tenants.map((tenant) => tenant.gives_up_s)) + plan.patience_s;
+const longestS = Math.max(...plan.tenants.map((tenant) => tenant.gives_up_s)) + patienceS;
 
 export const options = {
   scenarios: Object.fromEntries(
@@ -106,7 +109,7 @@ async function attempt(request, tries) {
       'x-request-type': tenant.type,
       'x-loadtest-id': `${tenant.name}/${request.number}/${tries}`,
     },
-    timeout: `${plan.patience_s}s`,
+    timeout: `${patienceS}s`,
     responseType: streamed ? 'text' : 'none',
   });
   const seen = look(request, tries, startedMs, answer, streamed);
@@ -146,7 +149,7 @@ function look(request, tries, startedMs, answer, streamed) {
 function count(request, seen) {
   if (seen.at_ms < 1000 * plan.warmup_s) return;
   const tags = { tenant: request.tenant.name };
-  const sloMs = Number(__ENV.SLO_MS) || 1000 * (request.tenant.slo_s || plan.slo_s);
+  const sloMs = givenSloMs || 1000 * (request.tenant.slo_s || plan.slo_s);
   const served = seen.code >= 200 && seen.code < 300;
   // A real engine does not tell in a stream when its first token left: then only the end counts.
   const early = !plan.ttft_s || seen.ttft_ms === undefined || seen.ttft_ms <= 1000 * plan.ttft_s;

@@ -39,8 +39,10 @@ class Seen:
 
 
 @asynccontextmanager
-async def answering(answer: Callable[[], web.Response]) -> AsyncIterator[tuple[str, Seen]]:
-    """A server that answers every request alike; its URL, and what it saw."""
+async def answering(
+    answer: Callable[[], web.Response], after_s: float = 0.0
+) -> AsyncIterator[tuple[str, Seen]]:
+    """A server that answers every request alike, after a while; its URL, and what it saw."""
     seen = Seen()
 
     async def handle(request: web.Request) -> web.Response:
@@ -49,6 +51,7 @@ async def answering(answer: Callable[[], web.Response]) -> AsyncIterator[tuple[s
         seen.bodies.append(await request.json())
         seen.headers.append({name.lower(): value for name, value in request.headers.items()})
         seen.paths.add(request.path)
+        await asyncio.sleep(after_s)
         return answer()
 
     app = web.Application()
@@ -150,6 +153,16 @@ async def test_thresholds_of_the_script_are_missed_or_held(tmp_path: Path) -> No
         missed, _ = await run(url, path, MODEL="m", SLO_MS=20)
     assert held == 0, printed
     assert "good{tenant:solo}" in printed.replace("{ ", "{").replace(" }", "}")
+    assert missed == 99
+
+
+async def test_a_client_has_the_patience_that_a_longer_promise_needs(tmp_path: Path) -> None:
+    """The plan's clients leave after 2 s; one that is promised 3 s does not."""
+    async with answering(web.Response, after_s=2.3) as (url, _):
+        path = plan(tmp_path, Tenant("solo", steady(0.2)), seconds=1)
+        held, printed = await run(url, path, SLO_MS=3000)
+        missed, _ = await run(url, path)
+    assert held == 0, printed
     assert missed == 99
 
 
