@@ -16,15 +16,16 @@ OWED_RATIO = 0.25
 
 
 class Debts:
-    """Of one pool. `horizon_s` is the time over which they are made good."""
+    """Of one pool. `horizon_s` is the time over which they are made good, `busy_s` the integral of
+    the part of the pool that was in use."""
 
-    __slots__ = ("_at_s", "_busy_s", "horizon_s")
+    __slots__ = ("_at_s", "busy_s", "horizon_s")
 
     def __init__(self) -> None:
         self.horizon_s = LEAST_HORIZON_S
-        # The integral of the part of the pool that was in use. Not the part at the moment: requests
-        # are let in when one has just ended, so that it is low whenever a flow changes.
-        self._busy_s = 0.0
+        # Not the part at the moment: requests are let in when one has just ended, so that it is low
+        # whenever a flow changes.
+        self.busy_s = 0.0
         self._at_s = 0.0
 
     def hold(self, held_s: float) -> None:
@@ -36,19 +37,19 @@ class Debts:
         seconds = now - self._at_s
         if seconds > 0.0:
             self._at_s = now
-            self._busy_s += seconds if used >= usable else seconds * used / usable
+            self.busy_s += seconds if used >= usable else seconds * used / usable
 
     def fade(self, flow: Flow, seconds: float) -> None:
         """For so many seconds it had all it wanted, or what it did not have was in nobody else's
         hands: nobody saves up what others did not keep from it."""
-        flow.busy_s = self._busy_s
+        flow.busy_s = self.busy_s
         if flow.owed_s:
             flow.owed_s *= exp(-seconds / self.horizon_s)
 
     def owe(self, flow: Flow, seconds: float, share: float) -> None:
         """What the flow is owed for the last so many seconds, in which its share was so large."""
-        busy_s = self._busy_s - flow.busy_s
-        flow.busy_s = self._busy_s
+        busy_s = self.busy_s - flow.busy_s
+        flow.busy_s = self.busy_s
         # Of what is really in use: slots that nobody gets are owed to nobody.
         part = 1.0 if seconds < PRESSURE_S else PRESSURE_S / seconds
         own_s = min(flow.wanted * seconds, share * busy_s)

@@ -70,7 +70,7 @@ class Decider:
 
     def _arrive(self, ask: Ask, patience_s: float, now: float) -> Decision:
         spared = self._limited(ask, now)
-        if isinstance(spared, Decision):
+        if spared is not None and isinstance(spared, Decision):
             return spared
         if ask.stages:
             return self._arrive_at_pipeline(ask, spared, now)

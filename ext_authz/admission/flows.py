@@ -133,8 +133,8 @@ class Flow:
         # Estimated work by the seconds a slot was held for it; work as counted by work estimated.
         self.rate = Ratio(RATE_MEMORY)
         self.truth = Ratio(RATE_MEMORY)
-        # What was `Usual.turn` when its slope was found; -1: it is to be found anew.
-        self.valued = -1
+        # Its slope holds up to this `Usual.turn`; -1: it is to be found anew.
+        self.valued = -1.0
         self.seen_s = now
         self.at_s = now
         self.silent = False
@@ -168,7 +168,7 @@ class Flow:
             # What was expected before anything was counted is not corrected by what is from now on.
             self.rate = Ratio(RATE_MEMORY)
         self.truth.add(work, expected)
-        self.valued = -1
+        self.valued = -1.0
 
     def is_pressing(self, now: float) -> bool:
         """Whether it was refused just now."""
@@ -221,7 +221,7 @@ class Flow:
     def find_room(self, level: float) -> float:
         """Slots kept for it at this level of its class, beyond those it holds."""
         wanted, used = self.wanted, self.used
-        if wanted <= used:
+        if wanted <= used or level == inf:
             room = wanted - used
         else:
             own = self.slope * level
@@ -257,7 +257,7 @@ class Usual:
         work = work if work > LEAST_WORK else LEAST_WORK
         held_s = held_s if held_s > LEAST_HELD_S else LEAST_HELD_S
         flow.rate.add(work, held_s)
-        flow.valued = -1
+        flow.valued = -1.0
         rate = self._rate
         rate.add(work, held_s)
         self._unit = self._unit or work / held_s
@@ -270,7 +270,8 @@ class Usual:
 
     def slope(self, flow: Flow) -> float:
         """The flow's weight in slots: by its work, as far as that is known."""
-        flow.valued = self.turn
+        # What is not known of it follows what is usual.
+        flow.valued = self.turn if flow.rate.requests < RATE_PRIOR else inf
         if not self._unit:
             return flow.weight
         # Comparisons, not min and max: it is asked whenever a flow changes.

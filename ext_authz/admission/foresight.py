@@ -28,20 +28,6 @@ LOOK_EVERY_S = 0.1
 LEASE_TIMES, LEASE_DOUBLINGS = 2.0, 6
 
 
-def look(view: View, now: float) -> None:
-    """Fill in what is predicted, if anything can be yet, and whether that is acted on."""
-    endpoint, pool = view.endpoint, view.pool
-    trust, predictor, traffic = pool.trust, pool.predictor, endpoint.traffic
-    view.met = met = traffic.meets(endpoint.load, view.occupied, now)
-    if predictor.taught and trust.asks:
-        estimate = view.ask.estimate
-        view.work = work = Work(estimate.prompt_tokens, estimate.output_tokens)
-        view.guess = guess = predictor.ask(work, met, view.run_slots, traffic.pace)
-        view.risk = risk_on(view, endpoint, guess)
-        if trust.predicts:
-            view.forecast = guess
-
-
 def glance(view: View, endpoint: EndpointState, occupied: float, now: float) -> float:
     """The chance that what `view` asks would be late on another endpoint of its pool, on whose
     device `occupied` requests are. The predictor must have been asked for `view`."""

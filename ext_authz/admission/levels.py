@@ -46,12 +46,6 @@ class Levels:
         self._grow_squares = 0.0
         self._means = 0.0
 
-    def room(self, flow: Flow) -> float:
-        """Slots kept for the flow beyond those it holds."""
-        level = self.of[flow.priority]
-        # Nothing else has changed since it was entered.
-        return flow.room if level == flow.room_level else flow.find_room(level)
-
     def change(self, flow: Flow) -> None:
         """What the flow wants or holds has changed, and was not before."""
         flow.changed = True

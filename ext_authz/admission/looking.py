@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from ext_authz.admission import foresight
 from ext_authz.admission.endpoints import EndpointState
 from ext_authz.admission.selection import Choice, admits_blind, choose, choose_blind
-from ext_authz.admission.view import Ask, PoolState, View
+from ext_authz.admission.view import Ask, PoolState, View, risk_on
+from ext_authz.estimation.latency.features import Work
 from ext_authz.model import LimitState, Reason
 from ext_authz.settings import AdmissionSettings
 
@@ -56,6 +57,7 @@ def seen(
     else:
         flow = shares.flow(key, weight, now, priority)
     view = View(ask, pool, endpoint, flow, settings)
+    view.tokens = choice.tokens or ask.estimate.kv_tokens
     view.fallback = choice.fallback
     view.pool_load = load = choice.load
     view.allowed = shares.allowance(flow, load)
@@ -68,6 +70,7 @@ def seen(
 def instead(view: View, endpoint: EndpointState, occupied: float, now: float) -> View:
     """As `view`, with another endpoint of the pool, on whose device `occupied` requests are."""
     other = View(view.ask, view.pool, endpoint, view.flow, view.settings)
+    other.tokens = view.tokens
     other.fallback = view.fallback
     other.pool_load = view.pool_load
     other.allowed = view.allowed
@@ -92,9 +95,20 @@ def _look_at_endpoint(view: View, occupied: float, now: float) -> None:
     view.wait_s = 0.0
     if execution_s is not None and occupied + 1.0 > slots:
         view.wait_s = endpoint.wait_s(occupied, execution_s, pool.spec)
-    if not pool.trust.predicts:
+    trust = pool.trust
+    if not trust.predicts:
         _look_at_gauges(view, now)
-    foresight.look(view, now)
+    # What the request meets, what is predicted of it if anything can be yet, and whether that is
+    # acted on.
+    traffic, predictor = endpoint.traffic, pool.predictor
+    view.met = met = traffic.meets(endpoint.load, occupied, now)
+    if trust.asks and predictor.taught:
+        estimate = view.ask.estimate
+        view.work = work = Work(estimate.prompt_tokens, estimate.output_tokens)
+        view.guess = guess = predictor.ask(work, met, slots, traffic.pace)
+        view.risk = risk_on(view, endpoint, guess)
+        if trust.predicts:
+            view.forecast = guess
 
 
 def _look_at_gauges(view: View, now: float) -> None:

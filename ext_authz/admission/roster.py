@@ -19,7 +19,7 @@ from ext_authz.snapshot import EndpointSample
 
 # More are not looked at for one decision as long as there is one that can take it.
 FEW = 8
-# Pools of up to so many endpoints are walked whenever a load fades.
+# Pools of up to so many endpoints are walked whenever a load fades, or another one is looked for.
 SMALL = 16
 REFRESH_S = 0.05
 # Differences of times are rounded otherwise than their sums; what is this near is looked at.
@@ -121,6 +121,9 @@ class Roster:
 
     def least(self, many: int, below: float = inf) -> list[EndpointState]:
         """Up to `many` endpoints with a pressure `below` that, in the order of `top`."""
+        if len(self.endpoints) <= SMALL:
+            order = sorted([(entry.key, place) for place, entry in enumerate(self._entries)])
+            return [self.endpoints[place] for key, place in order[:many] if key < below]
         heap = self._heap
         found: list[EndpointState] = []
         taken: list[tuple[float, int]] = []

@@ -20,8 +20,8 @@ from ext_authz.settings import FallbackAction, PriorityClass
 class Choice:
     """An endpoint, or the reason there is none, and the `slots` and the `load` of all that were
     in question, those that are over though nobody has told counted in both: they are still on the
-    books. `occupied` are the requests on the endpoint's device. `fallback`: chosen without
-    telemetry."""
+    books. `occupied` are the requests on the endpoint's device, which has memory for so many
+    `tokens`. `fallback`: chosen without telemetry, and without a word of memory."""
 
     endpoint: EndpointState | None
     reason: Reason | None = None
@@ -29,6 +29,7 @@ class Choice:
     slots: int = 0
     load: float = 0.0
     occupied: float = 0.0
+    tokens: int = 0
 
 
 def choose(
@@ -51,7 +52,7 @@ def choose(
     slots, load, untold = roster.slots, roster.load, roster.untold
     if untold:
         slots, load = slots + round(untold), load + untold
-    return Choice(endpoint, None, False, slots, load, occupied)
+    return Choice(endpoint, None, False, slots, load, occupied, tokens)
 
 
 def usable(

@@ -81,7 +81,7 @@ class Shares:
             self._goes_away(flow, 0.0)
             self._held[flow.priority] -= flow.used
             self._held[priority] += flow.used
-            flow.weight, flow.priority, flow.valued = weight, priority, -1
+            flow.weight, flow.priority, flow.valued = weight, priority, -1.0
             flow.silent, flow.missed_last = False, 0.0
             self._take(flow, now)
         if flow.armed_s == inf:
@@ -92,13 +92,7 @@ class Shares:
             self._refresh(now)
         return flow
 
-    def peek(
-        self,
-        key: FlowKey,
-        weight: float,
-        now: float,
-        priority: PriorityClass = PriorityClass.MEDIUM,
-    ) -> Flow:
+    def peek(self, key: FlowKey, weight: float, now: float, priority: PriorityClass) -> Flow:
         """The flow as it stands, for a look that leaves no trace."""
         return self._flows.get(key) or Flow(key, weight, priority, now)
 
@@ -136,7 +130,9 @@ class Shares:
         if self.patience_s and not self.yielding.flows.others(flow.key, flow.seen_s):
             kept -= self._usual.freed(self.used + kept, self.patience_s)
         free = self.usable - load - (kept if kept > 0.0 else 0.0)
-        within, borrowed = self.within(flow), flow.used + free
+        borrowed = flow.used + free
+        within = flow.wanted if level == inf else self.within(flow)
+        within = within if within > 1.0 else 1.0
         return within if within > borrowed else borrowed
 
     def stand_back(self, flow: Flow, now: float) -> StandBack | None:
@@ -231,17 +227,20 @@ class Shares:
         """Before anything of a flow changes: what time has changed, and its room given up."""
         seconds = flow.advance(now)
         levels, debts = self._levels, self._debts
-        levels.kept -= levels.room(flow)
+        level = levels.of[flow.priority]
+        levels.kept -= flow.room if level == flow.room_level else flow.find_room(level)
         debts.go_on(self.used, self.usable, now)
-        presses = levels.of[flow.priority] < inf and flow.is_pressing(now)
-        if seconds > 0.0 and presses and self.yielding.flows.others(flow.key, now):
+        presses = level < inf and seconds > 0.0 and flow.is_pressing(now)
+        if presses and self.yielding.flows.others(flow.key, now):
             debts.owe(flow, seconds, self.share(flow))
-        elif seconds > 0.0:
+        elif flow.owed_s:
             debts.fade(flow, seconds)
+        else:
+            flow.busy_s = debts.busy_s
 
     def _take(self, flow: Flow, now: float) -> None:
         """After it has changed."""
-        if flow.valued != self._usual.turn:
+        if flow.valued < self._usual.turn:
             flow.slope = self._usual.slope(flow)
         levels = self._levels
         flow.want(levels.pooling, now)

@@ -21,6 +21,8 @@ from ext_authz.estimation.latency.predictor import Forecast, Lesson
 AGAIN, LOOKS = 1.5, 3
 # So many are told of at once: more would say the same.
 MOST_LATE = 16
+# Fewer are not worth throwing out those that have left.
+LEAST_TIDIED = 64
 # A prompt that waits longer than this to be computed says nothing that its queue does not.
 MOST_PREFILL_S = 60.0
 # The integrals are remembered in such steps, so many of them: an end that is told late is looked
@@ -103,8 +105,8 @@ class Traffic:
     """Our requests on one endpoint. `load` below is all requests on it, foreign ones too, up to
     `now`. `pace` is how fast the endpoint is beside others of its pool."""
 
-    __slots__ = ("_context_sum", "_due", "_good", "_good_at_s", "_load_sum", "_marks",
-                 "_number", "_prefill_sum_s", "at_s", "context_tokens", "pace", "prefill_s",
+    __slots__ = ("_context_sum", "_due", "_good", "_good_at_s", "_load_sum", "_marks", "_number",
+                 "_prefill_sum_s", "_tidy_at", "at_s", "context_tokens", "pace", "prefill_s",
                  "running_ratio")  # fmt: skip
 
     def __init__(self) -> None:
@@ -124,6 +126,8 @@ class Traffic:
         self._good_at_s = -inf
         self._due: list[tuple[float, int, Stay]] = []
         self._number = 0
+        # Those that have left are thrown out when so many have come.
+        self._tidy_at = LEAST_TIDIED
 
     def meets(self, load: float, in_flight: float, now: float) -> Load:
         """What a request would meet that has `in_flight` others before it: those on this endpoint
@@ -186,11 +190,12 @@ class Traffic:
 
     def watch(self, stay: Stay, due_s: float) -> None:
         """Have `overdue` tell of `stay` if it is still here at `due_s` (monotonic)."""
-        if len(self._due) > 64 and self._number % len(self._due) == 0:
+        self._number = number = self._number + 1
+        if number >= self._tidy_at:
             self._due = [entry for entry in self._due if not entry[2].gone]
             heapq.heapify(self._due)
-        self._number += 1
-        heapq.heappush(self._due, (due_s, self._number, stay))
+            self._tidy_at = number + max(len(self._due), LEAST_TIDIED)
+        heapq.heappush(self._due, (due_s, number, stay))
 
     def overdue(self, now: float) -> list[Stay]:
         """Those that should have left by now; each is told of a few times, when it has taken half

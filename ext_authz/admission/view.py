@@ -144,6 +144,7 @@ class View:
     )
 
     # What `looking` fills in at once.
+    tokens: int
     pool_load: float
     allowed: float
     stand_back: StandBack | None
@@ -169,7 +170,6 @@ class View:
         self.pool = pool
         self.endpoint = endpoint
         self.flow = flow
-        self.tokens = ask.estimate.kv_tokens
         self.work: Work | None = None
         self.guess: Forecast | None = None
         self.forecast: Forecast | None = None
@@ -203,7 +203,8 @@ class View:
         if budget_s is None:
             return False
         if self.forecast is not None:
-            return self.alone().e2e_s > budget_s
+            # With less before it, it would take no longer than it will now.
+            return self.forecast.e2e_s > budget_s and self.alone().e2e_s > budget_s
         return self.execution_s is not None and self.execution_s > budget_s
 
     @property

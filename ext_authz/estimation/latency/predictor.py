@@ -53,22 +53,19 @@ class Lesson:
 
 
 class Predictor:
-    """What one pool has learned of its model's speed."""
+    """What one pool has learned of its model's speed. `taught`: enough for a forecast to mean
+    something."""
 
-    __slots__ = ("_first", "_rest", "_whole", "e2e", "ttft")
+    __slots__ = ("_first", "_rest", "_whole", "e2e", "taught", "ttft")
 
     def __init__(self) -> None:
         self._first = Shape(FIRST_PRIOR_S)
         self._rest = Shape(REST_PRIOR_S)
         self._whole = Shape(FIRST_PRIOR_S + REST_PRIOR_S)
+        self.taught = False
         # By whether the request queued: a wait strays more than a service.
         self.e2e = (Residuals(), Residuals())
         self.ttft = (Residuals(), Residuals())
-
-    @property
-    def taught(self) -> bool:
-        """Whether enough was learned for a forecast to mean something."""
-        return self._whole.lessons >= ENOUGH
 
     @property
     def tells_first(self) -> bool:
@@ -125,6 +122,7 @@ class Predictor:
         before = first(lesson.work, lesson.met, lesson.slots)
         after = rest(lesson.work, lesson.lived, lesson.slots)
         _teach(self._whole, pace.whole[queued], before + after, e2e_s, at)
+        self.taught = self._whole.lessons >= ENOUGH
         if lesson.ttft_s is not None and lesson.work.output_tokens > 1.0:
             rest_s = max(e2e_s - lesson.ttft_s, LEAST_S)
             _teach(self._rest, pace.rest[queued], after, rest_s, at)
@@ -192,6 +190,7 @@ class Predictor:
             return False
         self._first, self._rest, self._whole = fresh._first, fresh._rest, fresh._whole
         self.e2e, self.ttft = fresh.e2e, fresh.ttft
+        self.taught = self._whole.lessons >= ENOUGH
         return True
 
     def _take(self, saved: object) -> None:

@@ -72,12 +72,14 @@ class _Evidence:
 class Shape:
     """`weights` times features is seconds. `prior_s` has one weight for each feature."""
 
-    __slots__ = ("_buckets", "_prior_s", "_size", "lessons", "weights")
+    __slots__ = ("_buckets", "_least", "_prior_s", "_size", "lessons", "weights")
 
     def __init__(self, prior_s: Sequence[float]) -> None:
         self._prior_s = tuple(prior_s)
         self._size = len(self._prior_s)
         self._buckets: dict[int, _Evidence] = {}
+        # The first bucket of which enough was seen.
+        self._least = MAX_BUCKETS
         self.lessons = 0
         self.weights: list[float] = list(self._prior_s)
 
@@ -95,7 +97,13 @@ class Shape:
         row = [scale * feature for feature in features]
         products = [a * b for i, a in enumerate(row) for b in row[i:]]
         target = seconds * scale
-        self._bucket(in_flight).add([target * part for part in row], products)
+        key = min(int(BUCKETS_A_DOUBLING * log2(1.0 + max(0.0, in_flight))), MAX_BUCKETS - 1)
+        evidence = self._buckets.get(key)
+        if evidence is None:
+            evidence = self._buckets[key] = _Evidence(self._size)
+        evidence.add([target * part for part in row], products)
+        if key < self._least and evidence.count >= ENOUGH_SEEN:
+            self._least = key
         self.lessons += 1
         if self.lessons % FIT_EVERY == 0 or self.lessons <= EAGER:
             self._fit()
@@ -104,8 +112,8 @@ class Shape:
     @property
     def least_load(self) -> float:
         """The lowest load of which enough was seen; 0 before there is one."""
-        known = [key for key, evidence in self._buckets.items() if evidence.count >= ENOUGH_SEEN]
-        return 2.0 ** (min(known) / BUCKETS_A_DOUBLING) - 1.0 if known else 0.0
+        least = self._least
+        return 2.0 ** (least / BUCKETS_A_DOUBLING) - 1.0 if least < MAX_BUCKETS else 0.0
 
     def export(self) -> dict[str, object]:
         """What was learned, as plain values."""
@@ -133,13 +141,8 @@ class Shape:
         if len(weights) != self._size or bool(lessons) != bool(buckets):
             raise ValueError("weights of another kind")
         self._buckets, self.weights, self.lessons = buckets, weights, lessons
-
-    def _bucket(self, in_flight: float) -> _Evidence:
-        key = min(int(BUCKETS_A_DOUBLING * log2(1.0 + max(0.0, in_flight))), MAX_BUCKETS - 1)
-        evidence = self._buckets.get(key)
-        if evidence is None:
-            evidence = self._buckets[key] = _Evidence(self._size)
-        return evidence
+        known = [key for key, evidence in buckets.items() if evidence.count >= ENOUGH_SEEN]
+        self._least = min(known, default=MAX_BUCKETS)
 
     def _fit(self) -> None:
         evidence = list(self._buckets.values())
