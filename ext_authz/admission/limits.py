@@ -169,11 +169,12 @@ class Knee:
         window.clear()
         if not steady:
             return
-        self.throughput.learn(load, rate)
+        pressed = now - self._pressed_s < PRESSED_S
+        self.throughput.learn(load, rate, calm=not pressed)
         self._carried(load, 1.0 / SHOWN)
         # After a step down the endpoint has to drain first.
         self._rested += self.slots is None or load < self.slots + 1.0
-        if now - self._pressed_s < PRESSED_S:
+        if pressed:
             short = min(max(self.limit - load, 0.0), MOST_SHORT)
             self._short += SHORT_STEP * (short - self._short)
         if now - self._refused_s > CALM_S:

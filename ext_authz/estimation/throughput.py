@@ -1,11 +1,11 @@
 """How much work an endpoint does in a second, by the load that it carries: what shows its knee.
 
 PURE. A lesson says that at a mean load of so many requests work was done at such a rate. Lessons
-are kept by load, in classes a sixteenth apart. They count for less the more came after them, and
-are forgotten at once when the endpoint's speed changes: then they are about another speed. How far
-lessons stray from each other says how many of them make a figure, so that no constant is about one
-engine or one kind of traffic. Only proportions matter: work may be counted in anything that costs
-the same at every load.
+are kept by load, in classes a sixteenth apart. They count for less the more came after them, but
+calm hours leave what was seen of far more load. They are forgotten at once when the endpoint's
+speed changes: then they are about another speed. How far lessons stray from each other says how
+many of them make a figure, so that no constant is about one engine or one kind of traffic. Only
+proportions matter: work may be counted in anything that costs the same at every load.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ FEWEST, MOST, ROUGH = 3.0, 100.0, 0.9
 WIDEST = 1.25
 # A class remembers so many times what makes it known. It fades by e over so many times that.
 KEPT, FADES = 4.0, 50.0
+# Far more load is more than so many times that of a lesson.
+FAR = 1.5
 # Relative variance of a lesson before there is one, and how fast it follows. A lesson that strays
 # by more standard deviations is odd and counts as if it strayed by so many.
 PRIOR_VARIANCE, VARIANCE_STEP, ODD = 0.05**2, 0.05, 2.5
@@ -79,9 +81,9 @@ class Throughput:
         self._classes: dict[int, _Class] = {}
         self._rise = self._fall = 0.0
 
-    def learn(self, load: float, rate: float) -> None:
+    def learn(self, load: float, rate: float, calm: bool = False) -> None:
         """At a mean load of `load` requests work was done at `rate`; below a load of 1 there is
-        nothing to learn."""
+        nothing to learn. Unless `calm`, what is known of any load is older then."""
         if not 1.0 <= load <= MOST_LOAD:
             return
         lower = min(class_of(load), len(LOADS) - 2)
@@ -90,6 +92,10 @@ class Throughput:
         parts = ((lower, 1.0 - part), (upper, part))
         self._compare(parts, rate)
         self.lessons += 1
+        if calm:
+            for number, seen in self._classes.items():
+                # What far more load does stays as old as it was.
+                seen.seen += LOADS[number] > FAR * load
         for number, weight in parts:
             if weight > 0.0:
                 self._add(number, rate, weight)

@@ -89,6 +89,18 @@ def test_what_lies_far_back_fades_and_idle_time_winds_nothing_up() -> None:
     assert left.weight < 20.0
 
 
+def test_calm_lessons_leave_what_is_known_of_far_more_load() -> None:
+    """An hour below the knee; lessons of nearly that load make it older."""
+    throughput = Throughput()
+    taught(throughput, 16.0, 100.0, 5)
+    for _ in range(5000):
+        throughput.learn(8.0, 100.0, calm=True)
+    assert [seen.load for seen in throughput.known()] == [8.0, 16.0]
+    for _ in range(5000):
+        throughput.learn(12.0, 100.0, calm=True)
+    assert 16.0 not in [seen.load for seen in throughput.known()]
+
+
 @pytest.mark.parametrize("load", [0.0, 0.9, -1.0, 1e12, float("nan"), float("inf")])
 def test_loads_that_teach_nothing(load: float) -> None:
     throughput = Throughput()
