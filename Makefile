@@ -8,6 +8,9 @@ READY := $(VENV)/.ready
 COMPILED_AT := build/compiled
 COMPILED_READY := $(COMPILED_AT)/.ready
 AS_COMPILED := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(COMPILED_AT)/lib:$(CURDIR)
+# With COMPILED=1 what is run is the compiled build.
+BUILT := $(READY) $(if $(COMPILED),$(COMPILED_READY))
+RUN := $(if $(COMPILED),$(AS_COMPILED) )$(BIN)/python
 
 .PHONY: help demo up test test-compiled test-gpu test-real test-triton test-vllm test-pyvoy check bench compiled loadtest scenarios render lock clean
 
@@ -21,11 +24,11 @@ $(READY): pyproject.toml requirements.lock
 	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(READY) ## the same overload, gate off and on (COMPARE=1: also the best static limit; CUT=1: also blind; KILL=scrape|stream: lose a source in mid-run; LOG=cut: lose the access log for a while; FLUSH=1s: get it that rarely)
-	@$(BIN)/python -m loadtest.demo $(if $(COMPARE),--compare) $(if $(CUT),--cut) $(if $(KILL),--kill $(KILL)) $(if $(LOG),--log $(LOG)) $(if $(FLUSH),--flush $(FLUSH))
+demo: $(BUILT) ## the same overload, gate off and on (COMPARE=1: also the best static limit; CUT=1: also blind; KILL=scrape|stream: lose a source in mid-run; LOG=cut: lose the access log for a while; FLUSH=1s: get it that rarely)
+	@$(RUN) -m loadtest.demo $(if $(COMPARE),--compare) $(if $(CUT),--cut) $(if $(KILL),--kill $(KILL)) $(if $(LOG),--log $(LOG)) $(if $(FLUSH),--flush $(FLUSH))
 
-up: $(READY) ## leave the demo's servers running
-	@$(BIN)/python -m loadtest.demo --up
+up: $(BUILT) ## leave the demo's servers running
+	@$(RUN) -m loadtest.demo --up
 
 test: $(READY) ## all tests but test-real, Envoy and other real servers included
 	@$(BIN)/python -m pytest
@@ -53,8 +56,8 @@ check: $(READY) ## format, lint, types, architecture
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/python -m pytest -o addopts= -q --no-header --no-summary -p no:cacheprovider tests/test_architecture.py > /dev/null || $(BIN)/python -m pytest tests/test_architecture.py
 
-bench: $(READY) $(if $(COMPILED),$(COMPILED_READY)) ## speed, as ratios taken in one run (COMPILED=1: of the compiled build)
-	@$(if $(COMPILED),$(AS_COMPILED)) $(BIN)/python -m tests.benchmarks
+bench: $(BUILT) ## speed, as ratios taken in one run (COMPILED=1, as for demo and up: of the compiled build)
+	@$(RUN) -m tests.benchmarks
 
 compiled: $(COMPILED_READY) ## a wheel with the way of a Check compiled to C, in build/compiled/dist (minutes, needs a C compiler)
 	@ls $(COMPILED_AT)/dist/*.whl
