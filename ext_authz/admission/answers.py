@@ -11,7 +11,8 @@ from ext_authz.overload import Held
 from ext_authz.settings import Tenant
 
 # A member is looked up in its class in slow steps.
-_HEADROOM, _ADMIT, _DEMOTE = Reason.HEADROOM, Verdict.ADMIT, Verdict.DEMOTE
+_HEADROOM = Reason.HEADROOM
+_ADMIT, _DEMOTE, _REJECT = Verdict.ADMIT, Verdict.DEMOTE, Verdict.REJECT
 
 
 def admission(
@@ -55,18 +56,22 @@ def refusal(
     limit: LimitState | None,
 ) -> Decision:
     """The decision that refuses `ask`; `view` is what was looked at, if anything was."""
+    # In the order of its fields: so many keywords would cost more than all the rest.
     return Decision(
-        verdict=Verdict.REJECT,
-        reason=reason,
-        would_be=Verdict.REJECT,
-        tenant=ask.tenant.name,
-        type=ask.type.name,
-        model=ask.request.model,
-        estimate=ask.estimate,
-        retry=retry,
-        limit=limit,
-        evidence=None if view is None else view.evidence(),
-        pipeline=ask.pipeline,
+        _REJECT,
+        reason,
+        _REJECT,
+        ask.tenant.name,
+        ask.type.name,
+        ask.request.model,
+        None,
+        None,
+        None,
+        ask.estimate,
+        retry,
+        limit,
+        None if view is None else view.evidence(),
+        ask.pipeline,
     )
 
 

@@ -108,17 +108,17 @@ def _look_leniently(
         found.objection = found.objection or Reason.NO_ENDPOINT
         found.binding = Reason.NO_ENDPOINT
         return found
-    view, before = found.view, replace(found)
+    before = (found.objection, found.binding, found.waived)
 
     def judge(view: View) -> Look:
-        seen_there = replace(before, view=view)
+        seen_there = Look(view, *before)
         for policy in POLICIES[pool.trust.predicts]:
             objection = policy(view)
             if objection is not None and _objects(objection, seen_there, ask, pool, settings):
                 break
         return seen_there
 
-    return routing.best(judge(view), judge, now)
+    return routing.best(judge(found.view), judge, now)
 
 
 def _hold_against(view: View) -> Look:
