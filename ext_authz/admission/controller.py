@@ -87,11 +87,10 @@ class Controller:
         reservation = self.ledger.close(outcome.reservation_id)
         if reservation is None:
             return None
-        # What its flow has worked comes first, so that its share is found once for both.
-        paying.settle(reservation, outcome, now)
         self._release(reservation, now, outcome.ended_s)
         self._settled_s = now
         self._silence.ended(reservation.opened_s, True)
+        paying.settle(reservation, outcome, now)
         elsewhere = ran_elsewhere(reservation, outcome)
         if elsewhere and reservation.stay is not None:
             # What was promised of another endpoint says nothing of the margin.
