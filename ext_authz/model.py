@@ -233,7 +233,7 @@ class Decision:
     only in shadow mode). `endpoint` and `reservation_id` are set exactly when work was admitted
     to a pool. `pipeline` is the one that the request belongs to, and `stage` the pool of its stage
     that objected. `held` is set of what waits, and of what has waited. `max_tokens` is what the
-    server is asked to put out at most.
+    server is asked to put out at most, `limits` are those that who is admitted is told of.
     """
 
     verdict: Verdict
@@ -253,6 +253,7 @@ class Decision:
     stage: str | None = None
     held: Held | None = None
     max_tokens: int | None = None
+    limits: tuple[LimitState, ...] = ()
 
 
 @value

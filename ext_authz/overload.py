@@ -39,9 +39,11 @@ class ShareRules:
 
 @dataclass(frozen=True, slots=True)
 class RetryRules:
-    """Bounds of the hint a refused client gets: never under a true wait, never over `cap_s`."""
+    """Bounds of the hint a refused client gets: never under a true wait, never over `cap_s`.
+    `tells_admitted`: who is admitted is told what is left of its tenant's rates."""
 
     cap_s: float = 60.0
+    tells_admitted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

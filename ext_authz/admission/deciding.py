@@ -269,7 +269,10 @@ class Decider:
         most_tokens = None
         if view.pool.spec.degrade is not None:
             most_tokens = enforcing.most_tokens(view, demoted, self.settings.enforcing)
-        return admission(ask, view, demoted, reason, evidence, most_tokens)
+        decision = admission(ask, view, demoted, reason, evidence, most_tokens)
+        if self.settings.retry.tells_admitted:
+            decision = replace(decision, limits=self.limits.standing(ask.tenant.name, now))
+        return decision
 
     def _is_tried(self, reason: Reason) -> bool:
         return reason in judging.TRIABLE and is_tried(self.settings.tried_ratio, self._rng)

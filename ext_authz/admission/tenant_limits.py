@@ -120,6 +120,14 @@ class TenantLimitBook:
         if account.tokens is not None:
             account.tokens.take(estimate.tokens, now)
 
+    def standing(self, tenant: str, now: float) -> tuple[LimitState, ...]:
+        """What is left of the tenant's own rates."""
+        account, states = self._accounts[tenant], []
+        for name, bucket in (("requests", account.requests), ("tokens", account.tokens)):
+            if bucket is not None:
+                states.append(_state(name, bucket, now))
+        return tuple(states)
+
     def settle(self, tenant: str, charged: int, counted: int, at_s: float) -> None:
         """A request that was charged so many tokens was counted to have so many."""
         account = self._accounts.get(tenant)
@@ -139,8 +147,12 @@ def _rate(reason: Reason, name: str, bucket: TokenBucket, cost: float, now: floa
     wait_s = bucket.wait_s(cost, now)
     if wait_s <= 0.0:
         return None
-    # The quota as a client may plan with it: what a full bucket and its refill time allow.
-    window_s = bucket.burst / bucket.rate_per_s
-    state = LimitState(name, bucket.burst, window_s, bucket.level(now))
     work = bucket.charge_for(cost)
-    return Breach(reason, Prospect(reason.value, wait_s, bucket.rate_per_s, work), state)
+    prospect = Prospect(reason.value, wait_s, bucket.rate_per_s, work)
+    return Breach(reason, prospect, _state(name, bucket, now))
+
+
+def _state(name: str, bucket: TokenBucket, now: float) -> LimitState:
+    """The quota as a client may plan with it: what a full bucket and its refill time allow."""
+    window_s = bucket.burst / bucket.rate_per_s
+    return LimitState(name, bucket.burst, window_s, bucket.level(now))

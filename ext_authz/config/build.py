@@ -135,7 +135,7 @@ def _admission(config: AdmissionControl, base: Path) -> AdmissionSettings:
         ),
         tenants=MappingProxyType({tenant.name: _tenant(tenant) for tenant in config.tenants}),
         cost=CostRules(**config.cost.model_dump()),
-        retry=RetryRules(config.retry.cap),
+        retry=RetryRules(config.retry.cap, config.retry.tell_admitted),
         lease_s=lease_s(config),
         pipelines=tuple(map(pipeline_settings, config.pipelines)),
         tune_margin=config.learning.tune_margin,

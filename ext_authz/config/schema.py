@@ -187,9 +187,10 @@ def _tenants(value: object) -> object:
 
 
 class Retry(Section):
-    """Bounds of the hint when to come back."""
+    """Bounds of the hint when to come back, and whether who is admitted is told its limits."""
 
     cap: Annotated[float, duration(1, 3600)] = 60.0
+    tell_admitted: Annotated[bool, BeforeValidator(as_bool)] = False
 
 
 class Cost(Section):

@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from ext_authz.errors import CodecError
-from ext_authz.model import Api, Decision, HttpCall, Reason, Verdict
+from ext_authz.model import Api, Decision, HttpCall, LimitState, Reason, Verdict
 from ext_authz.serving.answers import (
     ANSWERS,
     error_body,
@@ -20,7 +20,7 @@ from ext_authz.serving.answers import (
 from ext_authz.serving.entries import AccessLogEntry, read_entry
 from ext_authz.serving.log_frames import compile_frames, entry_class
 from ext_authz.serving.metadata import MetadataWriter
-from ext_authz.serving.retry_headers import Header, clean
+from ext_authz.serving.retry_headers import Header, clean, standing_headers
 from ext_authz.serving.tap_read import AnswerPart, read_part
 from ext_authz.serving.wire import Wire
 
@@ -89,7 +89,10 @@ class Codec:
         if decision.verdict is Verdict.REJECT:
             return self._refusal(decision, api)
         # Protobuf joins messages whose bytes are joined.
-        return self._permission(decision, call) + self._metadata.write(decision)
+        answer = self._permission(decision, call)
+        if decision.limits:
+            answer += self._standing(decision.limits, api)
+        return answer + self._metadata.write(decision)
 
     def decision_of(self, answer: bytes) -> str:
         """The id of the decision that an answer of ours tells Envoy, empty if it tells of none."""
@@ -169,6 +172,12 @@ class Codec:
         # The caller is told too: it got the slower pool, and why; it may get less than it wants.
         told = (_ADMISSION, _REASON, _MAX_TOKENS) if _REASON in ours else (_MAX_TOKENS,)
         _add_headers(ok.response_headers_to_add, ((n, ours[n]) for n in told if n in ours))
+        return bytes(response.SerializeToString())
+
+    def _standing(self, limits: Sequence[LimitState], api: Api) -> bytes:
+        """What is left of limits, told to who is admitted."""
+        response = self._check_response()
+        _add_headers(response.ok_response.response_headers_to_add, standing_headers(limits, api))
         return bytes(response.SerializeToString())
 
     def _refusal(self, decision: Decision, api: Api) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from ext_authz.model import Api, LimitState, RetryHint
 
@@ -43,6 +44,22 @@ def retry_headers(
             headers += _openai_limit_headers(limit, wait_ms)
     if api is Api.GRPC:
         headers.append(("grpc-retry-pushback-ms", wait_ms))
+    return headers
+
+
+def standing_headers(limits: Sequence[LimitState], api: Api) -> list[Header]:
+    """What is left to who is admitted, under the names by which a refusal tells it; the time is
+    that until the whole quota is back."""
+    headers: list[Header] = []
+    parts: list[Header] = []
+    for limit in limits:
+        reset_s = limit.window_s * (1.0 - limit.remaining / limit.limit)
+        parts += limit_headers(limit, reset_s)
+        if api is Api.OPENAI and limit.name in _OPENAI_LIMITS:
+            headers += _openai_limit_headers(limit, str(round(1000 * max(0.0, reset_s))))
+    for name in ("ratelimit-policy", "ratelimit"):
+        joined = ", ".join(value for part, value in parts if part == name)
+        headers.append((name, joined))
     return headers
 
 
