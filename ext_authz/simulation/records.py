@@ -123,6 +123,8 @@ class Records(Tally):
         self.held = 0
         self.contended: list[Refused] = []
         self._inside: defaultdict[str, Level] = defaultdict(Level)
+        # When each tenant sent something, and how many of its own were inside then.
+        self.arrivals: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
         # Truly inside a pool, of each tenant.
         self._running: Counter[tuple[str, str]] = Counter()
 
@@ -132,6 +134,9 @@ class Records(Tally):
         own = self.tenants[life.client.who]
         self.offered[second] += 1
         own.offered[second] += 1
+        who = life.client.who
+        life.inside = sum(n for (_, name), n in self._running.items() if name == who)
+        self.arrivals[who].append((now, life.inside))
         if life.wished_s == now:
             self.wished[second] += 1
             own.wished[second] += 1
@@ -165,10 +170,15 @@ class Records(Tally):
             if from_s <= life.arrived_s < to_s and life.ok and tenant in (None, life.client.who):
                 yield life
 
-    def served_ratio(self, tenant: str, from_s: int, to_s: int) -> float:
-        """Of what a tenant sent in the window, the part that was served in time; 1 without any."""
-        sent = _sum(self.tenants[tenant].offered, from_s, to_s)
-        kept = sum(life.kept for life in self.served(from_s, to_s, tenant))
+    def served_ratio(self, tenant: str, share: float, window_s: tuple[int, int]) -> float:
+        """Of what a tenant sent in the window while it held less than its share, the part that was
+        served in time; 1 without any."""
+        sent = sum(
+            window_s[0] <= at_s < window_s[1] and inside < share
+            for at_s, inside in self.arrivals[tenant]
+        )
+        served = self.served(*window_s, tenant)
+        kept = sum(life.kept and life.inside < share for life in served)
         return kept / sent if sent else 1.0
 
     def quantile_s(self, part: float, from_s: float, to_s: float, tenant: str | None) -> float:

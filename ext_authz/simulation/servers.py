@@ -51,7 +51,7 @@ class Life:
     `wished_s` is when it was first tried, `arrived_s` when it came this time, `began_s` when it was
     sent on, `opened_s` that by the gate's clock; `predicted_s` is what the gate expected end to
     end, of `slo_s` promised; `ended_s` and `e2e_s` are known when it is over, as its client sees
-    it. `ok`: served to its end.
+    it. `inside` of its tenant were so many when it came. `ok`: served to its end.
     """
 
     id: str
@@ -69,6 +69,7 @@ class Life:
     output_tokens: int = 0
     ended_s: float = inf
     e2e_s: float = inf
+    inside: int = 0
     ok: bool = False
     over: bool = False
     ticket: int = -1

@@ -101,7 +101,9 @@ def measured(scenario: Scenario, records: Records, best: Best) -> Result:
     fair = [records.fairness(each.weights, each.window_s, rules) for each in scenario.fair]
     served = recovered = p99_s = None
     if innocent:
-        served = records.served_ratio(innocent, *window_s)
+        limit, pool = best.limits, next(iter(settings.pools))
+        share = limit[pool] * weights[innocent] / sum(weights.values())
+        served = records.served_ratio(innocent, share, window_s)
         p99_s = records.quantile_s(0.99, *window_s, innocent)
     if scenario.after_s:
         tally = records.tenants[innocent] if innocent else records

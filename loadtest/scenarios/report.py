@@ -33,8 +33,8 @@ every scenario of `loadtest/scenarios/table.py`. Written by `{command}` on {date
 - **kept**: of what was let in, what was served in time. **tries**: how often each request was sent.
 - **share error**, **Jain**: of the work done for each tenant, in tokens at the configured price,
   against weighted max-min fair shares; the worst window.
-- **innocent**: the tenant that stays within its share: p99 of what was served, and the part of what
-  it sent that was served in time.
+- **innocent**: the tenant that stays within its share on the mean: p99 of what was served, and of
+  what it sent while it held less than its share, the part that was served in time.
 - **premature**: of refusals for want of capacity, those in whose life the servers truly held less
   than the best static limit all the time (the lowest that serves as much, to 1 %), of a tenant that
   held less than its share of it.

@@ -54,10 +54,10 @@ class Bounds:
 
     `of_best`: goodput of that of the best static limit in the same world. `kept`: of what is let
     in, what is served in time. `share_error` and `jain` as in `Fairness`, the worst window.
-    `innocent_p99_s` and `innocent_served` (of all it sends, served in time) are of the innocent
-    tenant. `premature`: of refusals for want of capacity. `amplification`: tries for each first
-    one. `recovered`: goodput of what is offered in the window after the trouble, of the innocent
-    tenant if there is one.
+    `innocent_p99_s` and `innocent_served` (of what it sends while it holds less than its share of
+    the best static limit, served in time) are of the innocent tenant. `premature`: of refusals for
+    want of capacity. `amplification`: tries for each first one. `recovered`: goodput of what is
+    offered in the window after the trouble, of the innocent tenant if there is one.
     """
 
     of_best: float | None = 0.9

@@ -69,3 +69,20 @@ def test_what_is_refused_unread_counts_and_what_can_never_fit_does_not() -> None
         refused(records, A, 10.0, reason)
     assert records.premature(LIMITS, WEIGHTS, WINDOW_S) == (2, 2)
     assert records.premature(LIMITS, WEIGHTS, (20, 30)) == (0, 0)
+
+
+def test_within_its_share_what_was_served_of_what_came() -> None:
+    """Three come with one inside, of which one is refused, one late; the fourth finds its share
+    taken, and does not count."""
+    records = Records()
+    records.inside("p", "a", 1, 9.0)
+    for at_s, late in ((10.0, False), (11.0, True)):
+        one = life(A, at_s)
+        records.came(one, at_s)
+        one.slo_s, one.e2e_s, one.ok = 1.0, 2.0 if late else 0.5, True
+        records.lives.append(one)
+    refused(records, A, 12.0, Reason.AT_CAPACITY)
+    records.inside("p", "a", 1, 13.0)
+    refused(records, A, 14.0, Reason.OVER_SHARE)
+    assert records.served_ratio("a", 2.0, WINDOW_S) == pytest.approx(1 / 3)
+    assert records.served_ratio("a", 2.0, (20, 30)) == 1.0
