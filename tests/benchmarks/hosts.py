@@ -1,8 +1,10 @@
 """The fast host against a grpc.aio handler that does nothing, on the same core in the same run:
 `python -m tests.benchmarks.hosts`, and part of `make bench`.
 
-`fast_rps` is the whole product in the fast host, `fast_rps_null` that host before a check that
-does nothing. Needs pyvoy's environment, which `make test-pyvoy` makes as well.
+`fast_rps` is the whole product in the fast host, `fast_null_rps` that host before a check that
+does nothing. The `_us` are microseconds of the core for each call, the least of the rounds: they
+suffer less from other work on the machine than rates do. Needs pyvoy's environment, which
+`make test-pyvoy` makes as well.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from tests.support.hosts import pyvoy_python
 from tests.support.ports import free_port
 
 ROUNDS, CLOSED_S, CONCURRENCY = 5, 1.5, 64
-FAST = ("fast_rps", "fast_rps_null", "grpc_rps_null", "fast_ratio", "fast_null_ratio")
+NAMES = ("grpc_null", "fast_null", "fast")
+FAST = ("fast_ratio", "fast_null_ratio", *(f"{n}_rps" for n in NAMES), *(f"{n}_us" for n in NAMES))
 
 
 def host_rates(folder: Path) -> dict[str, Any]:
@@ -50,18 +53,21 @@ def host_rates(folder: Path) -> dict[str, Any]:
         config = configuration(pages, grpc_port, admin, PRIMARY, "100ms")
         config["admission_control"]["server"]["host"] = "pyvoy"
         servers = {
-            "grpc_rps_null": _null("tests.benchmarks.null_server", folder, stack),
-            "fast_rps_null": _null("tests.benchmarks.null_fast", folder, stack, python),
-            "fast_rps": start_gate(folder / "fast.yaml", config, stack, python=python),
+            "grpc_null": _null("tests.benchmarks.null_server", folder, stack),
+            "fast_null": _null("tests.benchmarks.null_fast", folder, stack, python),
+            "fast": start_gate(folder / "fast.yaml", config, stack, python=python),
         }
-        rates: dict[str, list[float]] = {name: [] for name in servers}
+        runs: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
         for _ in range(ROUNDS):
             for name, server in servers.items():
-                rates[name].append(_rate(server))
-    result: dict[str, Any] = {name: round(median(found)) for name, found in rates.items()}
-    result["fast_ratio"] = round(result["fast_rps"] / result["grpc_rps_null"], 3)
-    result["fast_null_ratio"] = round(result["fast_rps_null"] / result["grpc_rps_null"], 3)
-    return result
+                runs[name].append(_run(server))
+    rps = {name: median(rate for rate, _ in found) for name, found in runs.items()}
+    result: dict[str, Any] = {
+        "fast_ratio": round(rps["fast"] / rps["grpc_null"], 3),
+        "fast_null_ratio": round(rps["fast_null"] / rps["grpc_null"], 3),
+    }
+    result |= {f"{name}_rps": round(rate) for name, rate in rps.items()}
+    return result | {f"{name}_us": round(min(us for _, us in runs[name])) for name in NAMES}
 
 
 def _null(module: str, folder: Path, stack: ExitStack, python: str | None = None) -> Server:
@@ -74,15 +80,18 @@ def _null(module: str, folder: Path, stack: ExitStack, python: str | None = None
     return server
 
 
-def _rate(server: Server) -> float:
+def _run(server: Server) -> tuple[float, float]:
+    """Calls a second, and microseconds of the core for each."""
     with server.awake():
         outcomes = Outcomes(server.port) if server.admin else None
-        rate = closed_loop(server.port, outcomes, CONCURRENCY, CLOSED_S).rps
+        cpu_s = server.cpu_s
+        run = closed_loop(server.port, outcomes, CONCURRENCY, CLOSED_S)
+        cpu_s = server.cpu_s - cpu_s
         if outcomes is not None:
             outcomes.finish()
             if outcomes.verdicts["failed"] or server.status()["in_flight"]:
                 raise RuntimeError(f"not every call was answered and ended: {outcomes.verdicts}")
-        return rate
+        return run.rps, 1e6 * cpu_s / (run.rps * run.elapsed_s)
 
 
 def main() -> None:
