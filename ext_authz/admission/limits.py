@@ -42,6 +42,8 @@ PRESSED_S, PATIENCE = 2.0, 2
 # The limit is not looked for when nothing was refused for so long.
 CALM_S = 10.0
 MOST_SHORT, SHORT_STEP = 1.5, 0.1
+# It is full with this part of its slots, and what it may be short.
+NEARLY = 0.95
 # Above this part of broken promises, over some thirty, nothing is tried.
 MOST_BROKEN, BROKEN_STEP = 0.1, 1.0 / 32.0
 # A prompt token as a part of an output token: 1/9 to 1/23 on an H200 that decodes 64 or 16 at once
@@ -172,8 +174,9 @@ class Knee:
         pressed = now - self._pressed_s < PRESSED_S
         self.throughput.learn(load, rate, calm=not pressed)
         self._carried(load, 1.0 / SHOWN)
-        # After a step down the endpoint has to drain first.
-        self._rested += self.slots is None or load < self.slots + 1.0
+        # After a step down the endpoint has to drain first, after one up it has to fill.
+        slots = self.slots
+        self._rested += slots is None or NEARLY * slots - MOST_SHORT < load < slots + 1.0
         if pressed:
             short = min(max(self.limit - load, 0.0), MOST_SHORT)
             self._short += SHORT_STEP * (short - self._short)

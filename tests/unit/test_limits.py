@@ -185,6 +185,17 @@ def test_it_climbs_to_a_higher_knee_only_while_pressed_and_in_time() -> None:
     assert engine.done(15.0) > 0.93
 
 
+def test_it_goes_no_further_than_it_was_filled() -> None:
+    """While the endpoint is refused to some and yet not full, more slots would show nothing."""
+    engine = Engine(with_knee(16.0), most=64)
+    engine.play(60.0)
+    before = engine.knee.limit
+    for _ in range(600):
+        engine.knee.refused(True, engine.now)
+        engine.play(0.1, pressed=False, load=10.0)
+    assert engine.knee.limit <= before + 1
+
+
 def test_it_falls_to_a_lower_knee() -> None:
     engine = Engine(with_knee(32.0), most=64)
     engine.play(60.0)
