@@ -60,7 +60,7 @@ def supervise(path: Path, loaded: Loaded, log_level: str) -> int:
             sys.executable,
             os.environ.get("PYTHONPATH"),
         )
-        return _run(command, environment | {VARIABLE: given.dump()}, ends, end)
+        return _run(command, environment | {VARIABLE: given.dump()}, folder, (ends, end))
 
 
 def envoy_command(
@@ -79,13 +79,18 @@ def envoy_command(
     return command, {**os.environ, **get_envoy_environ()}
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str], ends: int, end: int) -> int:
-    # A group of its own: what a terminal sends to all would end it before it has drained.
+def _run(
+    command: Sequence[str], environment: Mapping[str, str], folder: str, pipe: tuple[int, int]
+) -> int:
+    ends, end = pipe
     process = subprocess.Popen(  # noqa: S603  the binary that pyvoy was built for
         command,
         env=environment,
+        # Pyvoy imports from where it runs before all else: nothing lies there.
+        cwd=folder,
         pass_fds=(ends,),
         stdin=subprocess.DEVNULL,
+        # A group of its own: what a terminal sends to all would end it before it has drained.
         process_group=0,
     )
     os.close(ends)
