@@ -99,7 +99,7 @@ class Controller:
         if outcome.ended_s is not None:
             self.report_lag.add(now - outcome.ended_s)
         if outcome.completed and reservation.whole is None and not elsewhere:
-            reservation.endpoint.finished(outcome.duration_s, now)
+            reservation.endpoint.finished(outcome.duration_s, now, outcome.ended_s)
         return reservation
 
     def learn(self, reservation: Reservation, outcome: Outcome, work: Work) -> None:

@@ -36,7 +36,8 @@ class EndpointState:
     `slots` how many are shared out: more than that while it has to show what it can carry. In the
     roster of its pool it has a `place`, and is among those `touched` when its numbers have changed:
     False if only requests of ours have come and gone. `holds_tokens` are those of the largest
-    request that could run here at all, alone; infinite when nobody knows.
+    request that could run here at all, alone; infinite when nobody knows. `served_s` is when the
+    last one of ours ended that was served.
     """
 
     # Attributes, not properties: each is read several times a decision and for every endpoint.
@@ -61,6 +62,7 @@ class EndpointState:
         "peers",
         "place",
         "sample",
+        "served_s",
         "slots",
         "spec",
         "thermal_factor",
@@ -97,6 +99,7 @@ class EndpointState:
         self._foreign: float | None = None
         self.holds_tokens = inf
         self.kv_at_s = -inf
+        self.served_s = -inf
         self._mean_at_s = -inf
         self._peak_since = 0
         self._owned = Owned()
@@ -196,11 +199,8 @@ class EndpointState:
         return None if cool_s is None else cool_s * self.thermal_factor
 
     def peers_load(self, staleness: Staleness, now: float) -> float:
-        """Requests that its peers hold: models that share a card share its queue.
-
-        Of a peer whose telemetry is too old, by the same rule, only our own work counts: a server
-        that is gone must not fill the card for ever.
-        """
+        """Requests that its peers hold: models that share a card share its queue. Of a peer whose
+        telemetry is too old only our own count: who is gone must not fill the card for ever."""
         load = 0.0
         for peer in self.peers:
             believed = peer.believed(staleness, now)
@@ -223,6 +223,13 @@ class EndpointState:
             load = max(believed, self.own - self.untold)
         return load
 
+    def serves(self, staleness: Staleness, now: float) -> bool:
+        """Whether it has served one of ours as lately as a sample would be believed. Then it runs,
+        whatever has become of its page, and what it runs of ours is known."""
+        if self.sample is None or self.sample.device_lost:
+            return False
+        return now - self.served_s <= staleness.lifetime_s
+
     def wait_s(self, in_flight: float, execution_s: float, pool: Pool) -> float:
         """Expected wait of one more request behind `in_flight`, by the kind of `pool`'s engine."""
         if pool.engine in FIXED_SHAPE:
@@ -230,8 +237,10 @@ class EndpointState:
             return fixed_wait_s(in_flight, pool.instances, mean_batch, execution_s)
         return wait_s(in_flight, self.spec.max_concurrency, execution_s)
 
-    def finished(self, seconds: float, now: float) -> None:
-        """One of our requests completed after `seconds`, with the clocks as they are."""
+    def finished(self, seconds: float, now: float, ended_s: float | None = None) -> None:
+        """One of our requests completed after `seconds`, with the clocks as they are: just now, or
+        at `ended_s`."""
+        self.served_s = max(self.served_s, now if ended_s is None else min(ended_s, now))
         self.execution.finished(seconds / self.thermal_factor, now)
 
     def observe(self, sample: EndpointSample) -> None:

@@ -34,13 +34,15 @@ _UNSEEN = "none yet"
 
 
 class _Entry:
-    """What an endpoint counted for when it was last looked at. `load` None: not believed.
-    `occupied` are the requests on its device, `room` is the largest request it has memory for, in
-    tokens; `guarded` and `shown` are its `cache_tokens`. `key` orders it."""
+    """What an endpoint counted for when it was last looked at. `load` None: not believed;
+    `is_told`: its telemetry is. `occupied` are the requests on its device, `room` is the largest
+    request it has memory for, in tokens; `guarded` and `shown` are its `cache_tokens`.
+    `key` orders it."""
 
     __slots__ = (
         "guarded",
         "is_put_off",
+        "is_told",
         "key",
         "load",
         "occupied",
@@ -62,11 +64,12 @@ class _Entry:
         self.room = self.guarded = inf
         self.shown = 0.0
         self.key = 0.0
-        self.is_put_off = False
+        self.is_put_off = self.is_told = False
 
 
 class Roster:
-    """`believed` endpoints, with `slots`, `load` and `untold` in all; `own` and `most` are the
+    """`believed` endpoints, with `slots`, `load` and `untold` in all: those that are `told` of, and
+    those whose telemetry is too old but that serve; `own` and `most` are the
     requests and the slots of all endpoints, believed or not. `largest` is the request that the
     largest of the believed ones can hold, in tokens, infinite while one of them does not tell;
     `largest_away` that of all. Both may be too large for a while after an endpoint has shrunk."""
@@ -87,6 +90,7 @@ class Roster:
         "most",
         "own",
         "slots",
+        "told",
         "untold",
     )
 
@@ -106,7 +110,7 @@ class Roster:
             endpoint.place, endpoint.touched = index, self._touched
 
     def _reset(self) -> None:
-        self.believed = self.slots = self.own = self.most = 0
+        self.believed = self.told = self.slots = self.own = self.most = 0
         self.load = self.untold = self.largest = self.largest_away = 0.0
 
     def top(self) -> EndpointState | None:
@@ -147,6 +151,10 @@ class Roster:
         if self._guards_card and endpoint.load >= 0.5 and is_card_full(endpoint, self._spec, now):
             return None
         return entry.occupied
+
+    def is_believed(self, endpoint: EndpointState) -> bool:
+        """Whether it is among those that count. `catch_up` comes first."""
+        return self._entries[endpoint.place].load is not None
 
     def put_off(self, endpoint: EndpointState) -> None:
         """It has refused a request: others come first until something of it changes. So an
@@ -209,8 +217,13 @@ class Roster:
     def _update(self, entry: _Entry, endpoint: EndpointState, now: float) -> None:
         """Look at all of an endpoint."""
         spec = self._spec
-        load = endpoint.believed(spec.staleness, now)
+        load, was_believed = endpoint.believed(spec.staleness, now), entry.load is not None
         self._believe(entry, -1)
+        entry.is_told = load is not None
+        if load is None and endpoint.serves(spec.staleness, now):
+            load = endpoint.load
+            until_s = endpoint.served_s + spec.staleness.lifetime_s - ROUNDING_S
+            self._steady_until_s = min(self._steady_until_s, until_s)
         self.own += endpoint.own - entry.own
         self.most += endpoint.slots - entry.slots
         entry.load, entry.own = load, endpoint.own
@@ -225,7 +238,8 @@ class Roster:
                 load += endpoint.peers_load(spec.staleness, now)
             entry.occupied = load
             self._place(entry, endpoint, now)
-        if endpoint.sample is not entry.sample or endpoint.peers:
+        is_news = endpoint.sample is not entry.sample or was_believed != (load is not None)
+        if is_news or endpoint.peers:
             entry.sample = endpoint.sample
             self._told(endpoint, load is not None, now)
 
@@ -256,6 +270,7 @@ class Roster:
             self.slots += sign * entry.slots
             self.untold += sign * entry.untold
             self.believed += sign
+            self.told += sign * entry.is_told
 
     def _told(self, endpoint: EndpointState, is_believed: bool, now: float) -> None:
         """It, or one on its device, may have told something new."""

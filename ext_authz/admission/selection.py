@@ -1,7 +1,8 @@
 """Which endpoint of a pool a request would go to: the least loaded that can take it.
 
-PURE. Endpoints without fresh telemetry are left out while others have it; when none has, the
-caller's fallback decides, under the cap of our own work in flight.
+PURE. Endpoints without fresh telemetry are left out while others have it, unless they go on serving
+what they are sent; when none has it, the caller's fallback decides, under the cap of our own work
+in flight.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def choose(
     and memory. Those `ahead` hold one request more than they know, each time they are named."""
     roster = pool.roster
     roster.catch_up(now)
-    if not roster.believed:
+    if not roster.told:
         return Choice(None, Reason.TELEMETRY_LOST)
     endpoint = None if ahead else roster.top()
     occupied = None if endpoint is None else roster.occupying(endpoint, tokens, now)
@@ -81,8 +82,8 @@ def usable(
 def _why_none(pool: PoolState, tokens: int, now: float) -> Reason:
     spec, roster = pool.spec, pool.roster
     for endpoint in roster.endpoints if tokens <= roster.largest else ():
-        if endpoint.fits(tokens) and endpoint.believed(spec.staleness, now) is not None:
-            # Of the first that has telemetry: which of them comes free first nobody knows.
+        if endpoint.fits(tokens) and roster.is_believed(endpoint):
+            # Of the first that is known: which of them comes free first nobody knows.
             short = tokens > room_tokens(endpoint, *cache_tokens(endpoint, spec, now))
             return Reason.KV_MEMORY if short else Reason.DEVICE_MEMORY
     # It is too large for ever only if it is for the endpoints that are away as well.
@@ -96,8 +97,8 @@ def beside(endpoint: EndpointState, ahead: tuple[EndpointState, ...]) -> int:
 
 
 def choose_blind(pool: PoolState, now: float) -> Choice:
-    """The least pressed endpoint, without telemetry that with the least of our own work. Only our
-    own books count: what telemetry said last is not believed."""
+    """The least pressed endpoint: where none has telemetry one that serves, else that with the
+    least of our own work. For the pool only our own books count, not what telemetry said last."""
     roster = pool.roster
     roster.catch_up(now)
     if (best := roster.top()) is not None:

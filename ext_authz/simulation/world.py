@@ -40,7 +40,8 @@ class Traffic:
 class Simulation(Schedule):
     """Play it with `run`; change it in between, or with `at`.
 
-    `log_cut`: no entries come; what ends meanwhile is never told. `blind`: no pages come. `rates`
+    `log_cut`: no entries come; what ends meanwhile is never told. No pages come
+    from those in `silent`, by address. `rates`
     are requests a second by client; `reshape` may change each page on its way. `skew_s` is by how
     much the gate's clock is ahead of true time; until `stalled_s` it does nothing at all: who asks
     is turned away by the proxy, and news waits.
@@ -55,7 +56,8 @@ class Simulation(Schedule):
         self.gate = gate
         self.records = Records()
         self.rates = {client.name: client.rate_rps for client in traffic.clients}
-        self.log_cut = self.blind = False
+        self.log_cut = False
+        self.silent: frozenset[str] = frozenset()
         self.skew_s = 0.0
         self.stalled_s = -inf
         self.reshape: Callable[[EndpointSample], EndpointSample] = lambda sample: sample
@@ -272,7 +274,7 @@ class Simulation(Schedule):
         self.look(server)
         lost = self._way.random() < scrapes.lost_ratio
         self.at(self.now + scrapes.every_s, lambda: self._scrape(server))
-        if lost or self.blind or not server.up:
+        if lost or server.address in self.silent or not server.up:
             return
         page = server.backend.page(server.address, self.now + self.skew_s)
         page = replace(page, thermal_factor=server.shown_factor)

@@ -32,7 +32,8 @@ def blind(at_s: float, until_s: float) -> tuple[Turn, Turn]:
 
     def turn(value: bool) -> Callable[[World], None]:
         def turned(world: World) -> None:
-            world.simulation.blind = value
+            simulation = world.simulation
+            simulation.silent = frozenset(simulation.servers) if value else frozenset()
 
         return turned
 

@@ -45,6 +45,9 @@ class Oracle:
         staleness, guard = state.spec.staleness, state.spec.kv_guard_ratio
         self.believed = {e: e.believed(staleness, now) for e in state.endpoints}
         known = {e: load for e, load in self.believed.items() if load is not None}
+        for endpoint in state.endpoints:
+            if endpoint not in known and endpoint.serves(staleness, now):
+                known[endpoint] = max(0.0, endpoint.own - endpoint.untold) + endpoint.foreign
         self.slots = sum(e.limit for e in known)
         self.load = sum(known.values())
         self.untold = sum(e.untold for e in known)
@@ -105,6 +108,15 @@ class RosterMachine(RuleBasedStateMachine):
         if endpoint.own:
             endpoint.release(endpoint.own_tokens // endpoint.own)
 
+    @rule(index=INDEX, late_s=st.sampled_from([None, 0.0, 0.5, 3.0]))
+    def serve(self, index: int, late_s: float | None) -> None:
+        """One is served to its end, and the log tells at once or late."""
+        endpoint = self._one(index)
+        if endpoint.own:
+            endpoint.release(endpoint.own_tokens // endpoint.own)
+            ended_s = None if late_s is None else self.now - late_s
+            endpoint.finished(0.3, self.now, ended_s)
+
     @rule(index=INDEX, ratio=st.sampled_from([0.0, 0.3, 1.0]))
     def untold(self, index: int, ratio: float) -> None:
         """Some are over though nobody has told."""
@@ -163,13 +175,18 @@ class RosterMachine(RuleBasedStateMachine):
 
     @invariant()
     def blind_is_by_our_own_books(self) -> None:
-        """Without telemetry the endpoint with the least of our own work."""
+        """Without telemetry one that serves, or the endpoint with the least of our own work."""
         if not hasattr(self, "state"):
             return
         choice = choose_blind(self.state, self.now)
         assert choice.endpoint is not None
         staleness = self.state.spec.staleness
-        if all(e.believed(staleness, self.now) is None for e in self.states):
+        if any(e.believed(staleness, self.now) is not None for e in self.states):
+            return
+        serving = [e for e in self.states if e.serves(staleness, self.now)]
+        if serving:
+            assert choice.endpoint in serving
+        else:
             least = min(e.own / e.limit for e in self.states)
             assert choice.endpoint.own / choice.endpoint.limit == least
 

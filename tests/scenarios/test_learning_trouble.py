@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ext_authz.snapshot import EndpointSample
+from loadtest.simulated import backend
 from tests.support.closed_loop import ClosedLoop
 from tests.support.loop_parts import Client, Plan, profile
 
@@ -90,3 +91,30 @@ def test_clients_that_leave_teach_and_leak_nothing() -> None:
         loop.rates["a"] = 1e-3
         loop.run(70.0)
         assert loop.pool.endpoints[0].own <= 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_server_without_a_page_goes_on_serving(seed: int) -> None:
+    """For ten seconds under overload the page of one of two servers is missing: it is known to run,
+    as what it is sent comes back, and what it has of ours is known as well."""
+    loop = ClosedLoop(replace(PLAN, clients=(Client("a", 100.0),), endpoints=2), seed)
+    loop.run(20.0)
+    loop.silent = frozenset([next(iter(loop.servers))])
+    loop.run(30.0)
+    before, missing = (loop.records.goodput_rps(*w) for w in ((10, 20), (21, 30)))
+    assert missing >= 0.9 * before, loop.records.table(5, 30)
+
+
+def test_a_server_without_a_page_that_dies_is_left() -> None:
+    """Nothing more comes back from it: by the age at which samples are stale it is left out."""
+    loop = ClosedLoop(replace(PLAN, clients=(Client("a", 60.0),), endpoints=2), SEEDS[0])
+    loop.run(20.0)
+    first = next(iter(loop.servers))
+    loop.silent = frozenset([first])
+    loop.run(22.0)
+    loop.replace(first, backend(profile(), 1, loop.now), up=False)
+    stale_s = loop.pool.spec.staleness.lifetime_s
+    loop.run(22.0 + stale_s + 3.0)
+    sent = [x for x in loop.records.lives if x.server is not None and x.arrived_s > 22.0 + stale_s]
+    assert sent
+    assert first not in {life.server.address for life in sent if life.server is not None}
