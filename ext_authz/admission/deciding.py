@@ -18,7 +18,7 @@ from ext_authz.admission.measures import is_tried
 from ext_authz.admission.policies import demotion, may_try_next
 from ext_authz.admission.pools import Pools
 from ext_authz.admission.queue import Ticket
-from ext_authz.admission.refusing import AT_ONCE, Refuser, pressed
+from ext_authz.admission.refusing import AT_ONCE, Refuser, pressed, short_of
 from ext_authz.admission.routing import Look
 from ext_authz.admission.tenant_limits import TenantLimitBook
 from ext_authz.admission.view import Ask, Caller, PoolState, View
@@ -190,6 +190,7 @@ class Decider:
             objection = objects or Reason.NO_ENDPOINT
             if told is not None:
                 told.hear(found, objection)
+                short_of(found.view, now)
         return None
 
     def _spared(self, ask: Ask, look: Look, rest: tuple[Pool, ...], now: float) -> Spared | None:
@@ -217,7 +218,8 @@ class Decider:
         found = self._look(ask, spared, now)
         if found.view is None or found.binding is not None:
             if found.view is not None and not found.view.hopeless:
-                found.view.pool.shares.refused(found.view.flow, AT_ONCE, now, missed=0.0)
+                shares = found.view.pool.shares
+                shares.refused(found.view.flow, AT_ONCE, now, missed=0.0, waits=True)
             return found
         return self._judged(ask, self._take(ask, found, found.view, now), now)
 

@@ -135,7 +135,7 @@ class Holding:
         if queue is None:
             queue = self._queues[name] = HoldQueue(pool.shares.fill)
         flow = outlook.flow_of(ask, pool, now)
-        pool.shares.refused(flow, AT_ONCE, now)
+        pool.shares.refused(flow, AT_ONCE, now, waits=True)
         ticket.shares = pool.shares
         self._tickets[ask.id] = ticket
         queue.put(ticket, flow)
@@ -285,7 +285,7 @@ class Holding:
         del self._tickets[ticket.ask.id]
         line = ticket.line
         if line is not None and ticket.shares is not None:
-            ticket.shares.refused(line.flow, AT_ONCE, now, missed=-1.0)
+            ticket.shares.refused(line.flow, AT_ONCE, now, missed=-1.0, waits=True)
         self._queues[ticket.ask.pools[0].name].remove(ticket)
         self._measure(ticket, result, now)
 

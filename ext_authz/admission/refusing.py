@@ -132,10 +132,15 @@ def _of_flow(pool: PoolState, flow: Flow, execution_s: float | None, wait_s: flo
     return Prospect(scope, gap_s + wait_s, 1.0 / gap_s, 1.0, slots, flow.let_in, flow.since_s)
 
 
+def short_of(view: View | None, now: float) -> None:
+    """Tell an endpoint that there is more to do than it was given; of shares nothing is said."""
+    if view is not None:
+        view.endpoint.knee.refused(view.occupied + 1.0 >= view.endpoint.limit, now)
+
+
 def pressed(view: View | None, now: float, retry: RetryHint | None = None) -> None:
     """Tell the shares that the flow wanted more than it got, and a full endpoint that there is more
     to do."""
-    if view is not None:
-        view.endpoint.knee.refused(view.occupied + 1.0 >= view.endpoint.limit, now)
+    short_of(view, now)
     if view is not None and not view.hopeless:
         view.pool.shares.refused(view.flow, retry or AT_ONCE, now)

@@ -121,9 +121,8 @@ class Shares:
         return own if own > 1.0 else 1.0
 
     def allowance(self, flow: Flow, load: float) -> float:
-        """Slots the flow may hold while the pool carries `load` requests in all (ours and
-        others'): its share, or what it can borrow beyond it. Read it as `within`. Others can also
-        wait for what comes free, of what is lent too, and so much less is kept for them."""
+        """Slots the flow may hold while the pool carries `load` in all: its share, or what it can
+        borrow. Others can wait for what comes free as well, and so much less is kept for them."""
         levels = self._levels
         level = levels.of[flow.priority]
         kept = levels.kept - (flow.room if level == flow.room_level else flow.find_room(level))
@@ -187,15 +186,17 @@ class Shares:
             # It was silent while it held something.
             self._arm(flow, flow.active_until_s)
 
-    def refused(self, flow: Flow, retry: RetryHint, now: float, missed: float = 1.0) -> None:
-        """The flow wanted more, by so many `missed` requests (0: one that was counted waits on; -1:
-        it does so no more). It stays among those that share until it had time to return."""
+    def refused(
+        self, flow: Flow, retry: RetryHint, now: float, missed: float = 1.0, waits: bool = False
+    ) -> None:
+        """The flow wanted `missed` requests more (0: one counted before, -1: no more), and
+        shares until it had time to return. `waits`: at the gate."""
         self._leave(flow, now)
         flow.active_until_s = max(flow.active_until_s, now + retry.after_s + DIVISOR_S)
         flow.refused_s = now
         flow.missed = flow.missed_last = max(0.0, flow.missed + missed)
         self._calm_s = now + PRESSURE_S
-        self.yielding.refused(flow, now)
+        self.yielding.refused(flow, waits, now)
         self._take(flow, now)
         if flow.armed_s > now + PRESSURE_S:
             self._arm(flow, now + PRESSURE_S)

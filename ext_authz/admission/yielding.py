@@ -104,12 +104,13 @@ class Yielding:
         self._hot = LastTwo()
         self._work = WorkWindow()
 
-    def refused(self, flow: Flow, now: float) -> None:
-        """A request of the flow was refused, or has to wait."""
+    def refused(self, flow: Flow, waits: bool, now: float) -> None:
+        """A request of the flow was refused, or `waits`: then nobody else gets what comes free, and
+        there is no need for the low class to pause."""
         tenant = flow.key[0]
         self.flows.add(flow.key, now)
         self.tenants.add(tenant, now)
-        if flow.priority is PriorityClass.HIGH:
+        if not waits and flow.priority is PriorityClass.HIGH:
             self._hot.add(tenant, now)
 
     def broken(self, flow: Flow, now: float) -> None:

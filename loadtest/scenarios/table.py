@@ -160,6 +160,25 @@ POOLS = (
         limits={"p": (14, 16, 18), "q": (8, 10, 12)},
     ),
     Scenario(
+        "classes", "realtime chats of the high class over a flood of the low one that may take 6 s",
+        (
+            Client("realtime", 0.8 * CAPACITY_RPS),
+            Client("batch", 3.0 * CAPACITY_RPS, prompt_tokens=300.0, path="/v1/completions"),
+        ),
+        {**config({"realtime": {"type": "realtime"}, "batch": {"type": "analytics"}}),
+         "slo": {"default_ms": 1500, "requests": {"/v1/completions": {"slo_ms": 6000}}},
+         "scheduling": {"types": {
+             "realtime": {"weight": 3, "priority_class": "high"},
+             "analytics": {"weight": 1, "priority_class": "low"}}},
+         "pools": [
+            {"name": "p", "endpoints": ["http://p-0:80", "http://p-1:80"], "max_concurrency": 64,
+             "demote_to": "q"},
+            {"name": "q", "endpoints": ["http://q-0:80"], "max_concurrency": 48}]},
+        pools={"p": PRIMARY, "q": llm("demo-economy")},
+        limits={"p": (14, 16, 18), "q": (8, 10, 12)},
+        innocent="realtime", bounds=Bounds(innocent_served=0.98),
+    ),
+    Scenario(
         "fixed shape", "a tabular model behind 150 ms at 1.5 times what there is",
         (Client("a", 300.0, path="/v2/models/m/infer"),),
         {**config(ONE), "slo": {"default_ms": 150}, "pools": [

@@ -92,6 +92,17 @@ def test_a_tenant_with_nothing_in_flight_keeps_its_floor(floor_ratio: float, mos
     assert (rule.reason, rule.most) == (Reason.PAUSED, most)
 
 
+def test_batch_does_not_pause_for_who_waits_at_the_gate() -> None:
+    """What comes free next is for who waits, whatever the low class does."""
+    shares = Shares(20)
+    hot = shares.flow(("hot", "t"), 1.0, 0.0, HIGH)
+    low = shares.flow(("low", "t"), 1.0, 0.0, LOW)
+    shares.refused(hot, NO_HINT, 0.1, waits=True)
+    assert shares.stand_back(low, 0.2) is None
+    shares.refused(hot, NO_HINT, 0.3)
+    assert shares.stand_back(low, 0.4) is not None
+
+
 def test_broken_promises_pause_batch_only_while_somebody_is_refused() -> None:
     """A promise of the high class that was broken is not enough."""
     shares = Shares(20)
