@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +66,20 @@ class Meter:
             late_p99_s=round(late_p99_s, 4),
             starved=late_p99_s > LATE_S or (waited or 0.0) > WAITED,
         )
+
+
+def commit() -> str:
+    """What is checked out, in short; with changes on top of it, it says so."""
+    name = _git("rev-parse", "--short", "HEAD") or "no commit"
+    return name + (" with changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _git(*arguments: str) -> str:
+    here = Path(__file__).parent
+    done = subprocess.run(
+        ["git", *arguments], cwd=here, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
 
 
 def _ticks(proc: Path) -> tuple[int, int]:

@@ -89,7 +89,7 @@ class Probe:
 class Run:
     """One run. `limit` is the number that the variant had, if it has one (a static limit); `notes`
     are lines about what was odd; `probe` is there where streams were read live; `world` is the
-    digest of what was played."""
+    digest of what was played, `commit` what it was played with."""
 
     scenario: str
     variant: str
@@ -103,6 +103,7 @@ class Run:
     notes: tuple[str, ...] = ()
     world: str = ""
     probe: Probe | None = None
+    commit: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """As it is written."""

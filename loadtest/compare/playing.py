@@ -18,7 +18,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any
 
-from loadtest.compare.machine import Meter
+from loadtest.compare.machine import Meter, commit
 from loadtest.compare.measures import measured, series
 from loadtest.compare.outcome import Cpu, Probe, Run
 from loadtest.compare.plans import written
@@ -85,6 +85,7 @@ def play(
         notes=raw.notes,
         world=world_of(scenario),
         probe=raw.probe,
+        commit=commit(),
     )
 
 

@@ -15,6 +15,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -22,7 +23,7 @@ import yaml
 from loadtest import edge
 from loadtest.compare import real_triton, real_vllm
 from loadtest.compare.comparing import line, unstarved
-from loadtest.compare.machine import Meter
+from loadtest.compare.machine import Meter, commit
 from loadtest.compare.measures import measured, series
 from loadtest.compare.outcome import Run, write
 from loadtest.compare.playing import MISSED, late_p99_s, start_k6
@@ -89,6 +90,7 @@ def play(real: Real, variant: Variant, round_: int) -> Run:
         measured=measured(scenario, tries, ()),
         series=series(scenario, tries, ()),
         notes=(f"{lost} checks got no answer in time",) if lost else (),
+        commit=commit(),
     )
 
 
@@ -102,7 +104,7 @@ def compare(name: str, rounds: int, build: Path) -> list[Run]:
         real = replace(real, scenario=replace(real.scenario, capacity_rps=round(best_rps, 1)))
         for round_ in range(1, rounds + 1):
             for variant in (ungated(), product()):
-                run = unstarved(lambda v=variant, r=round_: play(real, v, r))  # type: ignore[misc]
+                run = unstarved(partial(play, real, variant, round_))
                 write(run, build / "loadtest" / "real")
                 say(line(run))
                 runs.append(run)

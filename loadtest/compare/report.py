@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,8 +27,9 @@ HEAD = """# Benchmarks
 
 The gate against what a user would pick instead, inside the same Envoy, on the same arrivals, before
 model servers of `loadtest/backend` whose knees, caches and speeds differ from scenario to scenario.
-Written by `{command}` on {date} at {commit},
-on {machine}. Rounds: {rounds}; medians of them, in parentheses the least and the most.
+Written by `{command}`; played on {date} at {commit},
+on {machine}.
+Rounds: {rounds}; medians of them, in parentheses the least and the most.
 [How to run it](../loadtest/README.md).
 
 - **goodput**: answers within their promise, a second; **of best static**: of that of the best limit
@@ -73,15 +74,15 @@ class Facts:
 
 
 def facts_of(command: str, runs: Iterable[Run]) -> Facts:
-    """Of this machine, as it is now, and of the days on which the runs were made. A commit with
-    changes on top of it says so."""
+    """Of this machine, as it is now, and of the days on which the runs were made, with what."""
+    runs = sorted(runs, key=lambda run: run.at_unix_s)
     days = sorted({datetime.fromtimestamp(r.at_unix_s, UTC).date().isoformat() for r in runs})
     date = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "no day"
-    commit = _git("rev-parse", "--short", "HEAD") or "no commit"
-    changed = " with changes" if _git("status", "--porcelain", "--untracked-files=no") else ""
+    played = Counter(run.commit or "an unknown commit" for run in runs)
+    commits = ", ".join(f"{name} ({many} runs)" for name, many in played.items())
     cores = len(os.sched_getaffinity(0))
     machine = f"{cores} core{'s' * (cores > 1)} of {_processor()}"
-    return Facts(command, date, commit + changed, machine)
+    return Facts(command, date, commits or "no commit", machine)
 
 
 def write_all(runs: Iterable[Run], facts: Facts, build: Path, docs: Path | None) -> Rows:
@@ -128,13 +129,6 @@ def document(rows: Rows, facts: Facts) -> str:
         lines += [f"### {name}", "", f"{about.capitalize()}.", ""]
         lines += [*tables.markdown(tables.of_scenario(variants)), ""]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(
-        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip()
 
 
 def _processor() -> str:

@@ -7,8 +7,6 @@ such chat alone takes about 0.3 s.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from loadtest.compare.scenario import (
     Killed,
     Kind,
@@ -43,9 +41,9 @@ STORM_FROM_S, STORM_UNTIL_S = 6.0, 18.0
 HEAVY = Shape(long_ratio=0.1)
 
 
-def one(times: float, **more: object) -> tuple[Tenant, ...]:
+def one(times: float, shape: Shape = Shape()) -> tuple[Tenant, ...]:  # noqa: B008  it is frozen
     """A single tenant at one rate."""
-    return (replace(Tenant("solo", steady(times)), **more),)  # type: ignore[arg-type]
+    return (Tenant("solo", steady(times), shape=shape),)
 
 
 def _storm(retries: Retries, about: str, gives_up_s: float = 4.0) -> Scenario:

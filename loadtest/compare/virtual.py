@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from random import Random
 from statistics import fmean
@@ -94,10 +95,10 @@ class World:
         self._numbers = count()
         self.good = 0
         for ask in arrivals(scenario, Random(seed)):
-            self._at(ask.at_s, lambda now, ask=ask: self._arrive(ask, now))  # type: ignore[misc]
+            self._at(ask.at_s, partial(self._arrive, ask))
         for event in scenario.events:
             if isinstance(event, Throttled | Killed):
-                self._at(event.at_s, lambda now, event=event: self._happen(event, now))  # type: ignore[misc]
+                self._at(event.at_s, partial(self._happen, event))
 
     def run(self) -> float:
         """Play to the end; goodput a second, by arrival in the measured window."""
@@ -138,7 +139,7 @@ class World:
         if self._limits is not None:
             self._limits.held[pool] += 1
         late_s = now + self._scenario.slo_of(ask.tenant.name)
-        self._at(late_s, lambda at_s: self._cut(n, id_, at_s))
+        self._at(late_s, partial(self._cut, n, id_))
 
     def _ended(self, n: int, finished: Finished) -> None:
         ask = self._let_go(n, finished.id)
@@ -162,7 +163,7 @@ class World:
             return
         at_s = now + wait_s
         again = Ask(ask.tenant, ask.prompt_tokens, ask.first_s, at_s, ask.tries + 1)
-        self._at(at_s, lambda then: self._arrive(again, then))
+        self._at(at_s, partial(self._arrive, again))
 
     def _happen(self, event: Throttled | Killed, now: float) -> None:
         if isinstance(event, Killed):

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -33,8 +34,8 @@ SERIES = Series(
 )
 
 
-def run(scenario: str, variant: str, goodput_rps: float, round_: int = 1, **figures: object) -> Run:
-    measured = replace(Measured(goodput_rps, 100.0, efficiency=0.98), **figures)  # type: ignore[arg-type]
+def run(scenario: str, variant: str, goodput_rps: float, round_: int = 1, **figures: Any) -> Run:
+    measured = replace(Measured(goodput_rps, 100.0, efficiency=0.98), **figures)
     limit = {"static_limit": 34.0}.get(variant)
     return Run(scenario, variant, round_, round_, 1.8e9, CALM, measured, SERIES, limit)
 
@@ -132,7 +133,7 @@ def test_one_refusal_in_any_round_misses_the_target_of_the_light_load() -> None:
 def test_the_document() -> None:
     """Golden: facts, targets with the worst and where, misses, and a table for each scenario."""
     text = document(summary(RUNS), FACTS)
-    assert "Written by `python -m loadtest.compare` on 2026-11-30 at abc1234" in text
+    assert "Written by `python -m loadtest.compare`; played on 2026-11-30 at abc1234" in text
     assert "Rounds: 3;" in text
     for line in (
         "| goodput, of that of the best static limit | at least 0.97 | 0.958 | overload-1.5x "
@@ -204,6 +205,13 @@ def test_the_machine_is_told() -> None:
     later = replace(RUNS[0], at_unix_s=1.8e9 + 3 * 86_400)
     assert facts_of("", [later, *RUNS]).date == "2027-01-15 to 2027-01-18"
     assert facts_of("", []).date == "no day"
+
+
+def test_what_runs_were_played_with_is_told() -> None:
+    """Of each run, in the order of time: what is resumed may be of several commits."""
+    first = replace(RUNS[0], commit="abc1234")
+    later = replace(first, at_unix_s=first.at_unix_s + 60.0, commit="def5678")
+    assert facts_of("", [later, first, first]).commit == "abc1234 (2 runs), def5678 (1 runs)"
 
 
 def test_runs_of_a_scenario_that_has_changed_since_are_left_out() -> None:
