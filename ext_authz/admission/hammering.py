@@ -11,8 +11,9 @@ requests that was read and refused: another such is in excess while its flow hol
 long as nothing has come free in the pool. Where it may be demoted, nothing must have come free in
 the pools further down either. One in `READ_EVERY` is read all the same, and may find what others
 leave. When it is let in elsewhere, the guess was wrong (the key asks for another model too) and for
-a second all are read, and sixteen times as long after each further wrong guess: what such a key
-asks for cannot be guessed, and a model that has room would be refused for one that has none.
+a second all are read, and sixteen times as long after each further wrong guess, up to ten minutes:
+what such a key asks for cannot be guessed, and a model that has room would be refused for one that
+has none.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ HAMMERING, WITHIN_S = 100, 10.0
 # A key that has been refused for no longer than this is in a burst.
 BURST_S = 1.0
 READ_EVERY = 16
-# How long all are read after the first wrong guess, and how many times as long after each further
-# one.
-READ_ALL_S, READ_ALL_GROWS = 1.0, 16.0
+# How long all are read after the first wrong guess, how many times as long after each further one,
+# and how long at most: a key that floods must not stay dear for good.
+READ_ALL_S, READ_ALL_GROWS, MOST_READ_ALL_S = 1.0, 16.0, 600.0
 # How long a pool that has freed nothing counts as full: foreign load and predictions change without
 # a word. It counts so for less long where a smaller request might have been let in.
 FULL_S, FULL_FOR_ITS_SIZE_S = 0.1, 0.02
@@ -186,7 +187,8 @@ class Hammering:
         """What looked like excess was let in as one of `flow`."""
         if self.sampled is not None and self.sampled.flow is not flow:
             self.sampled.read_all_until_s = now + self.sampled.read_all_s
-            self.sampled.read_all_s *= READ_ALL_GROWS
+            longer_s = READ_ALL_GROWS * self.sampled.read_all_s
+            self.sampled.read_all_s = min(longer_s, MOST_READ_ALL_S)
         self.sampled = None
 
 

@@ -60,19 +60,6 @@ class ReportLag:
             seen += weight
         return BOUNDS_S[-1]
 
-    def untold_ratio(self, since_end_s: float) -> float:
-        """The part of all ends that are not told yet `since_end_s` after they happened; 0 before
-        anything was told."""
-        if not self._total:
-            return 0.0
-        if since_end_s <= 0.0:
-            return 1.0
-        number = bisect_left(BOUNDS_S, since_end_s)
-        low_s, high_s = _edges_s(number)
-        later = sum(self._weights[number + 1 :])
-        inside = (high_s - since_end_s) / (high_s - low_s) if high_s > low_s else 0.0
-        return min(1.0, (later + max(0.0, inside) * self._weights[number]) / self._total)
-
 
 def _edges_s(number: int) -> tuple[float, float]:
     """Where a class begins and ends; the last one has no end and counts as a point."""

@@ -16,7 +16,6 @@ from ext_authz.telemetry.discovery.endpoints import (
     LastKnown,
     Pace,
     PolledDiscovery,
-    StaticDiscovery,
     url_of,
 )
 from tests.support.scrape_rig import until
@@ -115,18 +114,6 @@ async def test_time_to_live_is_bounded(ttl_s: float | None, wait_s: float) -> No
     """An answer is asked for again after its time to live, within the configured bounds."""
     _, time = await heard(Found((A,), ttl_s), rounds=2)
     assert time.slept_s[0] == wait_s
-
-
-async def test_static_endpoints() -> None:
-    """What is configured is told once."""
-    told: list[tuple[str, ...]] = []
-    made = StaticDiscovery([B, A, A])
-    task = asyncio.create_task(made.run(told.append))
-    await until(lambda: bool(told))
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    await made.close()
-    assert told == [(A, B)]
 
 
 @given(

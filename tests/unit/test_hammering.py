@@ -7,7 +7,15 @@ from random import Random
 import pytest
 
 from ext_authz.admission.controller import Controller
-from ext_authz.admission.hammering import HAMMERING, READ_EVERY, WITHIN_S, Record
+from ext_authz.admission.hammering import (
+    HAMMERING,
+    MOST_READ_ALL_S,
+    READ_EVERY,
+    WITHIN_S,
+    Hammering,
+    Record,
+)
+from ext_authz.admission.shares import Shares
 from ext_authz.admission.view import Ask, Caller
 from ext_authz.model import Outcome, Reason, RetryHint, Verdict
 from ext_authz.overload import Demotion, Enforcement, Enforcing, HoldRules
@@ -275,3 +283,17 @@ def test_an_obeying_tenant_is_told_the_same_beside_a_neighbour_that_hammers() ->
                 times.append(decision.retry.after_s - decision.retry.jitter_s)
         told.append(times)
     assert told[0] == pytest.approx(told[1])
+
+
+def test_a_key_whose_guesses_fail_is_not_read_for_good() -> None:
+    """After each wrong guess all are read for longer, up to a bound."""
+    shares = Shares(4)
+    guessed, other = (shares.flow((name, "t"), 1.0, 0.0) for name in "ab")
+    hammering, record = Hammering(Random(1)), Record()
+    record.flow = guessed
+    lasted: list[float] = []
+    for now in (0.0, 1e4, 2e4, 3e4, 4e4):
+        hammering.sampled = record
+        hammering.let_in(other, now)
+        lasted.append(record.read_all_until_s - now)
+    assert lasted == [1.0, 16.0, 256.0, MOST_READ_ALL_S, MOST_READ_ALL_S]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,9 +24,9 @@ def told(lags: list[float]) -> ReportLag:
 
 
 def test_nothing_is_known_before_anything_was_told() -> None:
-    """Unknown is None, and nobody is taken for ended on no evidence."""
+    """Unknown is None."""
     lag = ReportLag()
-    assert (lag.mean_s, lag.quantile_s(0.5), lag.untold_ratio(1.0)) == (None, None, 0.0)
+    assert (lag.mean_s, lag.quantile_s(0.5)) == (None, None)
 
 
 @given(LAGS)
@@ -57,34 +55,9 @@ def test_quantiles_are_within_a_class(lags: list[float], part: float) -> None:
     assert answer >= min(below, exact) / STEP * (1 - 1e-6)
 
 
-@given(LAGS, st.floats(0.001, 70.0))
-def test_the_untold_are_counted(lags: list[float], since_s: float) -> None:
-    """Between the parts that exceed the class's edges."""
-    pairs = weighted(lags)
-    total = sum(weight for _, weight in pairs)
-
-    def over(bound_s: float) -> float:
-        return sum(weight for one, weight in pairs if one > bound_s) / total
-
-    ratio = told(lags).untold_ratio(since_s)
-    assert over(since_s * STEP) - 1e-6 <= ratio <= over(since_s / STEP - BOUNDS_S[0]) + 1e-6
-
-
-def test_untold_falls_with_time() -> None:
-    """Flushed every second, half the ends are told after half a second and all after one: to
-    within a class's width."""
-    rng = Random(1)
-    lag = told([rng.random() for _ in range(2000)])
-    ratios = [lag.untold_ratio(step * 0.1) for step in range(15)]
-    assert ratios == sorted(ratios, reverse=True)
-    assert lag.untold_ratio(0.5) == pytest.approx(0.5, abs=0.06)
-    assert (ratios[0], ratios[-1]) == (1.0, 0.0)
-
-
 def test_a_new_flush_interval_is_learned() -> None:
     """From 1 s to 20 ms: after four half-lives the old hardly shows."""
     lag = told([1.0] * 2000 + [0.02] * 4 * HALF_LIFE)
-    assert lag.untold_ratio(0.1) == pytest.approx(1 / 16, rel=0.02)
     assert lag.mean_s == pytest.approx(0.02 + 0.98 / 16, rel=0.02)
 
 
@@ -92,7 +65,7 @@ def test_numbers_stay_numbers() -> None:
     """Growing weights are scaled back before they overflow, without a change of what is said."""
     lag = told([0.5] * 100_000)
     assert lag.mean_s == pytest.approx(0.5)
-    assert lag.untold_ratio(10.0) == 0.0
+    assert lag.quantile_s(0.99) == pytest.approx(0.5, rel=STEP - 1.0)
 
 
 @pytest.mark.parametrize(("lag_s", "low_s", "high_s"), [(-1.0, 0.0, 0.001), (1e9, 80.0, 120.0)])

@@ -117,28 +117,6 @@ class LastKnown:
             self._on_change(urls)
 
 
-class StaticDiscovery:
-    """Endpoints that a configuration names."""
-
-    failures = 0
-
-    def __init__(self, urls: Iterable[str]) -> None:
-        self._urls = tuple(sorted(set(urls)))
-
-    @property
-    def name(self) -> str:
-        """See `Discovery.name`."""
-        return "static"
-
-    async def run(self, on_change: OnChange) -> None:
-        """See `Discovery.run`."""
-        on_change(self._urls)
-        await asyncio.Event().wait()
-
-    async def close(self) -> None:
-        """See `Discovery.close`."""
-
-
 class PolledDiscovery:
     """Endpoints found by asking `lookup` again and again. `failures` counts questions in vain."""
 
