@@ -11,7 +11,7 @@ GATE_CLUSTERS = """\
   type: $type
   dns_lookup_family: V4_PREFERRED
   connect_timeout: 0.25s
-  circuit_breakers: {thresholds: [{max_requests: 100000, max_pending_requests: 100000, max_connections: 100000}]}
+  circuit_breakers: {thresholds: [{max_requests: 100000, max_pending_requests: 100000, max_connections: 100000, max_retries: 1024}]}
   typed_extension_protocol_options: &h2
     envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
       "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions

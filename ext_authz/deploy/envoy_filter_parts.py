@@ -66,7 +66,15 @@ EXT_AUTHZ = """\
     "@type": type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz
     transport_api_version: V3
     stat_prefix: gate
-    grpc_service: {timeout: $timeout, envoy_grpc: {cluster_name: ext_authz}}
+    grpc_service:
+      timeout: $timeout
+      envoy_grpc: {cluster_name: ext_authz}
+      # What was not decided, or by a server that is gone: one that drains for its successor turns
+      # away the Checks it has not begun. All tries are within the timeout.
+      retry_policy:
+        retry_on: connect-failure,refused-stream,reset,unavailable
+        num_retries: 2
+        retry_back_off: {base_interval: 0.01s, max_interval: 0.05s}
     # What happens when no answer comes; a denial is never turned into a pass by this.
     failure_mode_allow: $failure_mode_allow
     failure_mode_allow_header_add: true
