@@ -70,11 +70,12 @@ EXT_AUTHZ = """\
       timeout: $timeout
       envoy_grpc: {cluster_name: ext_authz}
       # What was not decided, or by a server that is gone: one that drains for its successor turns
-      # away the Checks it has not begun. All tries are within the timeout.
+      # away the Checks it has not begun. All tries are within the timeout; as Envoy gives each of
+      # them no more than the maximum interval, that is as long.
       retry_policy:
-        retry_on: connect-failure,refused-stream,reset,unavailable
+        retry_on: connect-failure,refused-stream,reset,unavailable,cancelled
         num_retries: 2
-        retry_back_off: {base_interval: 0.01s, max_interval: 0.05s}
+        retry_back_off: {base_interval: 0.01s, max_interval: $timeout}
     # What happens when no answer comes; a denial is never turned into a pass by this.
     failure_mode_allow: $failure_mode_allow
     failure_mode_allow_header_add: true

@@ -89,6 +89,18 @@ async def test_a_fault_of_the_gate_obeys_the_failure_mode(
     assert json.loads(text)["headers"]["x-envoy-auth-failure-mode-allowed"] == "true"
 
 
+@pytest.mark.parametrize("code", [grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE])
+async def test_what_a_draining_server_turns_away_is_asked_again(
+    tmp_path: Path, code: grpc.StatusCode
+) -> None:
+    """A server that ends cancels the Checks it has not begun: nobody notices."""
+    async with running_edge(tmp_path) as edge:
+        edge.gate.turned_away = [code, code]
+        status, _, _ = await _post(edge)
+        assert not edge.gate.turned_away
+    assert status == 200
+
+
 async def test_no_gate_and_deny(tmp_path: Path) -> None:
     """Without a gate a closed edge says 503, when to come back, and why in JSON."""
     settings = make_settings([make_pool("p", "127.0.0.1:1")], grpc_listen=_nowhere())

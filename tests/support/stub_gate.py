@@ -88,12 +88,14 @@ def _options(headers: Mapping[str, str]) -> list[HeaderValueOption]:
 
 
 class StubGate:
-    """Serves Authorization and AccessLogService on `address`; `answer` is what it says."""
+    """Serves Authorization and AccessLogService on `address`; `answer` is what it says. The next
+    Checks end with the codes in `turned_away` instead."""
 
     def __init__(self) -> None:
         self.address = f"127.0.0.1:{free_port()}"
         self.answer: Answer = lambda _: allow()
         self.checks: list[SeenCheck] = []
+        self.turned_away: list[grpc.StatusCode] = []
         self.entries: list[HttpAccessLogEntry] = []
         self.log_bytes = b""
 
@@ -123,7 +125,11 @@ class StubGate:
             "envoy.service.accesslog.v3.AccessLogService", {"StreamAccessLogs": stream}
         )
 
-    async def _check(self, request: bytes, _: object) -> bytes:
+    async def _check(
+        self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> bytes:
+        if self.turned_away:
+            await context.abort(self.turned_away.pop())
         seen = _read(CheckRequest.parse(request))
         self.checks.append(seen)
         answer = self.answer(seen)
