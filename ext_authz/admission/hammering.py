@@ -51,10 +51,10 @@ class Record:
     """What is remembered of a key that was refused.
 
     `flow` of `pool` is what its last request that was read belonged to: it was refused at
-    `endpoint` with `used` slots of the pool held, `wait_s` ahead of it and `execution_s` to run,
-    and by the pools `further` down its chain with so many held there. If none of them comes free,
-    another such is refused until `full_until_s`. It could not wait at the gate either, where
-    `waiting` of its flow did.
+    `endpoint` with `used` slots of the pool held (`pool_load` in all), `wait_s` ahead of it and
+    `execution_s` to run, and by the pools `further` down its chain with so many held there. If none
+    of them comes free, another such is refused until `full_until_s`. It could not wait at the gate
+    either, where `waiting` of its flow did.
     """
 
     __slots__ = (
@@ -70,6 +70,7 @@ class Record:
         "full_until_s",
         "further",
         "pool",
+        "pool_load",
         "read_all_s",
         "read_all_until_s",
         "told_s",
@@ -83,6 +84,7 @@ class Record:
         self.flow: Flow | None = None
         self.endpoint: EndpointState | None = None
         self.pool = ""
+        self.pool_load = 0.0
         self.used = 0
         self.further: tuple[tuple[Shares, int], ...] = ()
         self.full_until_s = 0.0
@@ -215,7 +217,7 @@ def note(
     record.further = tuple((pool.shares, pool.shares.used) for pool in further)
     record.flow, record.endpoint = view.flow, view.endpoint
     record.pool = view.pool.spec.name
-    record.used = view.pool.shares.used
+    record.used, record.pool_load = view.pool.shares.used, view.pool_load
     record.full_until_s = now + (FULL_FOR_ITS_SIZE_S if reason in BY_SIZE else FULL_S)
     record.wait_s = view.wait_s
     record.execution_s = view.execution_s

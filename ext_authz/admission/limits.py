@@ -58,6 +58,9 @@ SILENT_S = 5.0
 START, START_RATIO, TWICE = 8.0, 0.25, 2.0
 GROW, NEAR, SHOWN = 1.5, 0.75, 2
 QUICK_S = 1.0
+# While it grows, and no more lessons than these are known, each counts: to wait until loads beyond
+# the knee are known well is to stay there for seconds.
+YOUNG = 60
 
 
 class Knee:
@@ -202,7 +205,8 @@ class Knee:
             self.reach = ceil(self.reach * GROW ** brought(known))
 
     def _decide(self, now: float) -> int | None:
-        known = self.throughput.known(rough=self.slots is None and self.reach < inf)
+        young = self.reach < inf and self.throughput.lessons < YOUNG
+        known = self.throughput.known(rough=young)
         if not known:
             return self.slots
         at = best_of(known, self.throughput.variance)
@@ -217,7 +221,7 @@ class Knee:
             return peak
         if not pressed and self.slots is not None and slots < self.slots <= worse.load:
             return self.slots
-        if not pressed:
+        if now - self._refused_s >= PRESSED_S:
             return slots
         if at:
             before = known[at - 2] if at > 1 else NOTHING

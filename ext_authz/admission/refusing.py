@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import inf
 from random import Random
 
 from ext_authz.admission.answers import early_refusal, refusal
@@ -95,7 +96,7 @@ class Refuser:
         waiting = self._waiting_of(record.pool, flow.key)
         if not is_excess(record, flow, pool, waiting, now) or self.hammering.is_read(record):
             return None
-        prospect = _of_flow(pool, flow, record.execution_s, record.wait_s)
+        prospect = _of_flow(pool, flow, record)
         retry, _ = self._retry(tenant, caller, prospect, now)
         pool.shares.refused(flow, retry, now)
         if (endpoint := record.endpoint) is not None:
@@ -115,7 +116,7 @@ def _prospect(ask: Ask, view: View | None, pools: Mapping[str, PoolState]) -> Pr
     """What `ask` waits for. Where no endpoint could be looked at, for want of memory or of news,
     nobody knows when that ends: not before one request has run, and then for any slot."""
     if view is not None:
-        return _of_flow(view.pool, view.flow, view.execution_s, view.wait_s)
+        return _of_flow(view.pool, view.flow, view)
     if not ask.pools:
         return Prospect("", UNKNOWN_EXECUTION_S, 1.0 / UNKNOWN_EXECUTION_S)
     pool = pools[ask.pools[0].name]
@@ -124,12 +125,15 @@ def _prospect(ask: Ask, view: View | None, pools: Mapping[str, PoolState]) -> Pr
     return Prospect(f"{pool.spec.name}:", execution_s, max(1, pool.spec.slots) / execution_s)
 
 
-def _of_flow(pool: PoolState, flow: Flow, execution_s: float | None, wait_s: float) -> Prospect:
-    """A slot of the flow's own share comes free once in a while."""
-    slots = max(1.0, pool.shares.returning_share(flow))
-    gap_s = (execution_s or UNKNOWN_EXECUTION_S) / slots
+def _of_flow(pool: PoolState, flow: Flow, seen: View | Record) -> Prospect:
+    """A slot of the flow's own share comes free once in a while. Whatever is configured, the pool
+    has no more of them than it held just now, or than the endpoint may."""
+    endpoint = seen.endpoint
+    known = max(seen.pool_load, endpoint.limit) if endpoint is not None else inf
+    slots = max(1.0, min(pool.shares.returning_share(flow), known))
+    gap_s = (seen.execution_s or UNKNOWN_EXECUTION_S) / slots
     scope = f"{pool.spec.name}:{flow.key[1]}"
-    return Prospect(scope, gap_s + wait_s, 1.0 / gap_s, 1.0, slots, flow.let_in, flow.since_s)
+    return Prospect(scope, gap_s + seen.wait_s, 1.0 / gap_s, 1.0, slots, flow.let_in, flow.since_s)
 
 
 def short_of(view: View | None, now: float) -> None:

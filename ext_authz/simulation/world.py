@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
-from math import inf
+from math import inf, nextafter
 from random import Random
 
 from ext_authz.model import Decision, Outcome, Reason, Verdict
@@ -187,7 +187,11 @@ class Simulation(Schedule):
 
     def _arm(self) -> None:
         """Ask again at the gate's next deadline."""
-        at_s = max(self.now, self.gate.deadline() - self.skew_s)
+        deadline_s = self.gate.deadline()
+        at_s = max(self.now, deadline_s - self.skew_s)
+        # Rounded down it would be a hair too early for ever, and time would stand still.
+        while at_s + self.skew_s < deadline_s < inf:
+            at_s = nextafter(at_s, inf)
         if at_s < self._armed_s:
             self._armed_s = at_s
 
