@@ -1,17 +1,20 @@
 """What was really inside the servers, by their own log, and what follows for refusals.
 
-A refusal was premature if the request would have found room: what was inside the pool stayed below
-the best static limit of the scenario for as long as the request would have run, and its tenant was
-within its share. None of this is shared with what decides.
+A refusal was premature if the request would have found room: the work that was inside the pool
+stayed below the best static limit of the scenario for as long as the request would have run, and
+its tenant was within its share. Under a limit of so many requests there are so many mean works; one
+that is sixteen times as long takes as much room as sixteen. None of this is shared with what
+decides.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import accumulate
+from statistics import fmean
 from typing import Any
 
 from loadtest.backend.profiles import Profile
@@ -66,22 +69,25 @@ def read_log(
 
 
 class Inside:
-    """How many of some requests were inside at each time: a step function."""
+    """How many of some requests were inside at each time, or how much by their `size`: a step
+    function."""
 
-    def __init__(self, served: Iterable[Served]) -> None:
+    def __init__(
+        self, served: Iterable[Served], size: Callable[[Served], float] = lambda _: 1
+    ) -> None:
         changes = []
         for one in served:
-            changes += [(one.arrived_s, 1), (one.ended_s, -1)]
+            changes += [(one.arrived_s, size(one)), (one.ended_s, -size(one))]
         # Of what happens at once, ends come first: a place that is left can be taken.
         changes.sort(key=lambda change: (change[0], change[1]))
         self._times = [at_s for at_s, _ in changes]
         self._counts = [0, *accumulate(change for _, change in changes)]
 
-    def at(self, at_s: float) -> int:
+    def at(self, at_s: float) -> float:
         """How many, changes at that very time included."""
         return self._counts[bisect_right(self._times, at_s)]
 
-    def most(self, from_s: float, to_s: float) -> int:
+    def most(self, from_s: float, to_s: float) -> float:
         """The most from one time to another, both included."""
         first = bisect_right(self._times, from_s)
         return max(self._counts[first : bisect_right(self._times, to_s) + 1])
@@ -98,19 +104,29 @@ class Inside:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Life:
+    """How long a request runs and what it takes of the device, in seconds."""
+
+    life_s: float = 0.0
+    work_s: float = 0.0
+
+
 class Lives:
-    """How long requests run, by how long their prompts are."""
+    """The lives of requests, by how long their prompts are."""
 
     def __init__(self, served: Iterable[Served]) -> None:
-        self._known = [(s.prompt_tokens, s.ended_s - s.arrived_s) for s in served if s.done]
-        self._found: dict[int, float] = {}
+        self._known = [
+            (s.prompt_tokens, s.ended_s - s.arrived_s, s.work_s) for s in served if s.done
+        ]
+        self._found: dict[int, Life] = {}
 
-    def of(self, prompt_tokens: int) -> float:
-        """The mean of those with the nearest prompts; 0 if nothing was served."""
+    def of(self, prompt_tokens: int) -> Life:
+        """The mean of those with the nearest prompts; nothing if nothing was served."""
         if prompt_tokens not in self._found:
             near = nsmallest(NEIGHBOURS, self._known, lambda one: abs(one[0] - prompt_tokens))
-            mean_s = sum(life_s for _, life_s in near) / len(near) if near else 0.0
-            self._found[prompt_tokens] = mean_s
+            life = Life(fmean(n[1] for n in near), fmean(n[2] for n in near)) if near else Life()
+            self._found[prompt_tokens] = life
         return self._found[prompt_tokens]
 
 
@@ -119,14 +135,17 @@ def premature(
 ) -> float | None:
     """The part of the measured window's refusals that were premature; None without any. `limit`
     is of all servers of the first pool together."""
-    pool = scenario.servers[0].pool
-    inside = Inside(s for s in served if s.pool == pool)
-    within = {
-        t.name: Inside(s for s in served if s.pool == pool and s.tenant == t.name)
-        for t in scenario.tenants
-    }
+    here = [s for s in served if s.pool == scenario.servers[0].pool]
     lives = {
         t.name: Lives([s for s in served if s.tenant == t.name and s.done] or served)
+        for t in scenario.tenants
+    }
+    # Of what was asked for, not of what was let in: that may be the small ones.
+    works_s = [lives[one.tenant].of(one.prompt_tokens).work_s for one in tries if one.tries == 1]
+    mean_s = fmean(works_s) if any(works_s) else 1.0
+    inside = Inside(here, lambda s: s.work_s / mean_s)
+    within = {
+        t.name: Inside([s for s in here if s.tenant == t.name], lambda s: s.work_s / mean_s)
         for t in scenario.tenants
     }
     heard = {t.name: [one.at_s for one in tries if one.tenant == t.name] for t in scenario.tenants}
@@ -137,7 +156,7 @@ def premature(
             continue
         judged += 1
         at_s = one.ended_s
-        if inside.most(at_s, at_s + lives[one.tenant].of(one.prompt_tokens)) >= limit:
+        if inside.most(at_s, at_s + lives[one.tenant].of(one.prompt_tokens).life_s) >= limit:
             continue
         active = [t for t in scenario.tenants if _active(heard[t.name], at_s)]
         share = limit * _part(one.tenant, active)

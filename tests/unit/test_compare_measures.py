@@ -21,7 +21,7 @@ from loadtest.compare.scenario import (
     steady,
 )
 from loadtest.compare.tries import Try, read
-from loadtest.compare.truth import Inside, Lives, Served, premature, waits
+from loadtest.compare.truth import Inside, Life, Lives, Served, premature, waits
 
 # Counted: from 5 to 15 s.
 SCENARIO = Scenario(
@@ -175,13 +175,14 @@ def test_inside_is_a_step_function() -> None:
 
 
 def test_a_life_is_that_of_the_nearest_prompts() -> None:
-    """Long ones run longer; what was left tells nothing."""
-    records = [served(0.0, 1.0, prompt_tokens=100)] * 20
-    records += [served(0.0, 5.0, prompt_tokens=2000)] * 20
+    """Long ones run longer and take more; what was left tells nothing."""
+    records = [served(0.0, 1.0, prompt_tokens=100, work_s=0.5)] * 20
+    records += [served(0.0, 5.0, prompt_tokens=2000, work_s=4.0)] * 20
     records += [served(0.0, 99.0, status=499)]
     lives = Lives(records)
-    assert (lives.of(50), lives.of(110), lives.of(1900), lives.of(9000)) == (1.0, 1.0, 5.0, 5.0)
-    assert Lives([]).of(10) == 0.0
+    assert [lives.of(tokens).life_s for tokens in (50, 110, 1900, 9000)] == [1.0, 1.0, 5.0, 5.0]
+    assert [lives.of(tokens).work_s for tokens in (110, 1900)] == [0.5, 4.0]
+    assert Lives([]).of(10) == Life()
 
 
 def judged(tries: list[Try], records: list[Served], limit: float) -> float | None:
@@ -198,6 +199,19 @@ def test_a_refusal_is_premature_if_there_was_room_for_all_its_life() -> None:
     assert judged(refused, [*records, served(8.0, 9.0, "b")], 3.0) == 1.0
     assert judged(refused, [*records, served(7.9, 9.9, "b")], 3.0) == 0.0
     assert judged([try_(6.5)], records, 3.0) is None
+
+
+def test_room_is_work_and_not_a_number_of_requests() -> None:
+    """Requests of 1 s and 9 s of the device are asked for as often, so that a limit of 3 is 15 s of
+    it: two long ones inside leave no room, three short ones do; whoever was let in."""
+    short, long = {"work_s": 1.0, "prompt_tokens": 10}, {"work_s": 9.0, "prompt_tokens": 900}
+    known = [served(0.0, 1.0, **short), served(0.0, 1.0, **long)] * 20
+    asked = [try_(0.0, prompt_tokens=10), try_(0.0, prompt_tokens=900)] * 20
+    refused = try_(6.5, 0.0, code=429, prompt_tokens=10, tries=2)
+    both = [served(6.0, 9.0, "b", **long)] * 2
+    assert judged([*asked, refused], [*known, *both], 3.0) == 0.0
+    assert judged([*asked, refused], [*known, *both[:1]], 3.0) == 1.0
+    assert judged([*asked, refused], [*known, *[served(6.0, 9.0, "b", **short)] * 3], 3.0) == 1.0
 
 
 def test_a_refusal_beyond_a_share_is_not_premature() -> None:
