@@ -141,7 +141,8 @@ def main(argv: list[str] | None = None) -> int:
         run_all(plan, given.variants, anew=given.sweep, keep=given.keep)
     kept = read_all(runs)
     command = " ".join(["python -m loadtest.compare", *(sys.argv[1:] if argv is None else argv)])
-    write_all(kept, facts_of(command, kept), given.build, DOCS if given.full else None)
+    facts = facts_of(command, kept, given.build)
+    write_all(kept, facts, given.build, DOCS if given.full else None)
     say(f"{given.build}/loadtest.json  {given.build}/loadtest.html" + (f"  {DOCS}" * given.full))
     return 0
 

@@ -7,17 +7,18 @@ import json
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from loadtest.compare import tables
 from loadtest.compare.outcome import Run
 from loadtest.compare.page import page
 from loadtest.compare.summary import Rows, as_json, summary
 from loadtest.compare.table import SCENARIOS
-from loadtest.compare.targets import TARGETS, verdicts
+from loadtest.compare.targets import SPEEDS, TARGETS, verdicts
 from loadtest.compare.variants import ADAPTIVE, ADMISSION, NOTHING, PRODUCT, RATE, STATIC, TITLES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,8 +39,8 @@ Rounds: {rounds}; medians of them, in parentheses the least and the most.
 - **share error**: of the servers' work for tenants that always want more, against weighted max-min
   fair shares.
 - **premature**: of refusals for want of capacity, those of a tenant within its share during whose
-  whole predicted life the servers held less, by their own log, than the lowest static limit that
-  serves as much as the best (to 1 %).
+  whole predicted life the servers held less work, by their own log, than they do at the lowest
+  static limit that serves as much as the best (to 1 %).
 - **tries**: how often each request was sent; **recovered after**: from the end of the storm until
   goodput is that of what is offered.
 - A star marks a variant some of whose rounds ran on a machine without a free core.
@@ -65,15 +66,17 @@ that have some.
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Where figures come from: the command that wrote them, when they were measured."""
+    """Where figures come from: the command that wrote them, when they were measured. `bench` is
+    what `make bench` wrote last, empty if it was not run."""
 
     command: str
     date: str
     commit: str
     machine: str
+    bench: Mapping[str, Any] = field(default_factory=dict)
 
 
-def facts_of(command: str, runs: Iterable[Run]) -> Facts:
+def facts_of(command: str, runs: Iterable[Run], build: Path) -> Facts:
     """Of this machine, as it is now, and of the days on which the runs were made, with what."""
     runs = sorted(runs, key=lambda run: run.at_unix_s)
     days = sorted({datetime.fromtimestamp(r.at_unix_s, UTC).date().isoformat() for r in runs})
@@ -82,7 +85,15 @@ def facts_of(command: str, runs: Iterable[Run]) -> Facts:
     commits = ", ".join(f"{name} ({many} runs)" for name, many in played.items())
     cores = len(os.sched_getaffinity(0))
     machine = f"{cores} core{'s' * (cores > 1)} of {_processor()}"
-    return Facts(command, date, commits or "no commit", machine)
+    return Facts(command, date, commits or "no commit", machine, _bench(build / "bench.json"))
+
+
+def _bench(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
 def write_all(runs: Iterable[Run], facts: Facts, build: Path, docs: Path | None) -> Rows:
@@ -122,6 +133,10 @@ def document(rows: Rows, facts: Facts) -> str:
     misses = tables.of_misses(found)
     if misses.rows:
         lines += ["What is missed:", "", *tables.markdown(misses), ""]
+    if facts.bench:
+        build = "compiled build" if facts.bench.get("compiled") else "plain Python"
+        lines += [f"By `make bench` at {facts.bench.get('commit', 'an unknown commit')}, {build}:"]
+        lines += ["", *tables.markdown(tables.of_speeds(SPEEDS, facts.bench)), ""]
     lines += ["## Goodput", "", *tables.markdown(tables.of_goodput(rows)), "", RIVALS]
     lines += ["## Each scenario", ""]
     for name, variants in rows.items():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from loadtest.compare.summary import Row, Rows
-from loadtest.compare.targets import Target, Verdict
+from loadtest.compare.targets import Speed, Target, Verdict
 from loadtest.compare.variants import STATIC, TITLES
 
 NONE = "-"
@@ -59,15 +60,24 @@ def of_targets(targets: Sequence[Target], verdicts: Sequence[Verdict]) -> Table:
     rows = []
     for target in targets:
         mine = [verdict for verdict in verdicts if verdict.target == target]
-        wanted = f"{'at least' if target.at_least else 'at most'} {target.bound:g}"
         if not mine:
-            rows.append([target.words, wanted, NONE, NONE, "not played"])
+            rows.append([target.words, target.wanted, NONE, NONE, "not played"])
             continue
         worst = (min if target.at_least else max)(mine, key=lambda verdict: verdict.value)
         met = sum(verdict.met for verdict in mine)
         word = "met" if met == len(mine) else f"missed in {len(mine) - met} of {len(mine)}"
-        rows.append([target.words, wanted, _short(worst.value), worst.scenario, word])
+        rows.append([target.words, target.wanted, _short(worst.value), worst.scenario, word])
     return Table(["target", "wanted", "worst", "in", "verdict"], rows)
+
+
+def of_speeds(speeds: Sequence[Speed], bench: Mapping[str, Any]) -> Table:
+    """A row for each aim of the benchmark."""
+    rows = []
+    for speed in speeds:
+        value = speed.value(bench)
+        word = "not measured" if value is None else "met" if speed.met(value) else "missed"
+        rows.append([speed.words, speed.wanted, NONE if value is None else _short(value), word])
+    return Table(["target", "wanted", "measured", "verdict"], rows)
 
 
 def of_misses(verdicts: Sequence[Verdict]) -> Table:

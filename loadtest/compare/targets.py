@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from loadtest.compare.summary import Row, Rows
 from loadtest.compare.variants import ADAPTIVE, PRODUCT, STATIC
@@ -13,19 +14,30 @@ TAIL = "heavy-tail"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """One aim: at least or at most `bound`, of `value` in each of `scenarios` (all, if empty)."""
+class Aim:
+    """At least or at most `bound`."""
 
     words: str
     bound: float
     at_least: bool
-    value: Callable[[Rows, str], float | None]
-    scenarios: tuple[str, ...] = ()
-    except_for: tuple[str, ...] = ()
+
+    @property
+    def wanted(self) -> str:
+        """The bound in words."""
+        return f"{'at least' if self.at_least else 'at most'} {self.bound:g}"
 
     def met(self, value: float) -> bool:
         """Whether that is good enough."""
         return value >= self.bound if self.at_least else value <= self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class Target(Aim):
+    """An aim for `value` in each of `scenarios` (all, if empty)."""
+
+    value: Callable[[Rows, str], float | None]
+    scenarios: tuple[str, ...] = ()
+    except_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +101,33 @@ TARGETS = (
            _own("recovery_s"), ("storm-hammer",)),
     Target("tries for each request of clients that obey", 1.2, False, _own("amplification"),
            ("storm-obey",)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Speed(Aim):
+    """An aim for what `make bench` calls `name`, times `factor`."""
+
+    name: str
+    factor: float = 1.0
+
+    def value(self, bench: Mapping[str, Any]) -> float | None:
+        """What was measured; None if it was not."""
+        found = bench.get(self.name)
+        return None if found is None else self.factor * found
+
+
+SPEEDS = (
+    Speed("p50 of a Check at 300 a second, of that of a handler that always allows", 1.3, False,
+          "everyday_check_p50_ratio"),
+    Speed("p99 of a Check at 300 a second, of that of a handler that always allows", 1.3, False,
+          "everyday_check_p99_ratio"),
+    Speed("the gate's own time for a Check, bytes in to bytes out: p99 in ms", 1.0, False,
+          "check_p99_us", 1e-3),
+    Speed("Checks a second, of those of a handler that always allows", 0.8, True,
+          "check_rps_ratio"),
+    Speed("Checks a second of the fast host, of those of such a handler in grpc.aio", 2.0, True,
+          "fast_ratio"),
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ Server and client have a core each. Five rounds of both servers in turn; every f
 of the rounds, and only ratios mean something on another machine. Writes `build/bench.json`.
 
 `check_rps` is the best of a few concurrencies, each server's own. The latencies are those of the
-same random arrivals at both, half of what the product answers at most.
+same random arrivals at both: half of what the product answers at most, and 300 a second.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 from ext_authz.process import is_compiled
+from loadtest.compare.machine import commit
 from tests.benchmarks.arrive import arrive_costs
 from tests.benchmarks.backlog import BACKLOG, backlog_costs
 from tests.benchmarks.hosts import FAST, host_rates
@@ -35,6 +36,7 @@ from tests.benchmarks.whole import WHOLE, whole_costs
 ROUNDS = 5
 CONCURRENCIES = (8, 32, 64)
 CLOSED_S, OPEN_S = 1.5, 4.0
+EVERYDAY_RPS = 300.0
 Load = Callable[[int, Outcomes | None], Run]
 
 
@@ -43,12 +45,14 @@ def main() -> None:
         verdicts: Counter[str] = Counter()
         result = _throughput(*servers, verdicts)
         result |= _latency(*servers, result["check_rps"] / 2, verdicts)
+        everyday = _latency(*servers, EVERYDAY_RPS, verdicts)
+        result |= {f"everyday_{name}": value for name, value in everyday.items()}
         result["stage_us"] = stage_us(Path(folder) / "gate.yaml")
         result |= whole_costs(Path(folder) / "gate.yaml")
         result |= refusal_costs(Path(folder) / "gate.yaml")
     with tempfile.TemporaryDirectory() as folder:
         result |= page_costs() | fleet_costs(Path(folder)) | backlog_costs(Path(folder))
-        result["compiled"] = is_compiled()
+        result |= {"compiled": is_compiled(), "commit": commit()}
         result |= learning_costs(Path(folder)) | arrive_costs() | simulation_costs()
     with tempfile.TemporaryDirectory() as folder:
         result |= host_rates(Path(folder))
@@ -98,6 +102,7 @@ def _latency(null: Server, product: Server, rps: float, verdicts: Counter[str]) 
             p99_s[name].append(run.quantile_s(0.99))
             p50_s[name].append(run.quantile_s(0.5))
     return {
+        "check_p50_ratio": round(median(p50_s["product"]) / median(p50_s["null"]), 2),
         "check_p99_ratio": round(median(p99_s["product"]) / median(p99_s["null"]), 2),
         "check_p99_ms": round(1e3 * median(p99_s["product"]), 2),
         "check_p99_null_ms": round(1e3 * median(p99_s["null"]), 2),
@@ -129,6 +134,8 @@ def _print(result: dict[str, Any]) -> None:
         print(f"{name:20} {result[name]:>8}")
     for name in ("check_p99_ms", "check_p99_null_ms", "check_p99_ratio"):
         print(f"{name:20} {result[name]:>8}  at {result['open_loop_rps']} calls/s")
+    for name in ("check_p50_ratio", "check_p99_ratio"):
+        print(f"{name:20} {result[f'everyday_{name}']:>8}  at {EVERYDAY_RPS:g} calls/s")
     print("busy:", ", ".join(f"{k} {v:.0%}" for k, v in result["busy_ratio"].items()))
     print("verdicts:", ", ".join(f"{k} {v}" for k, v in sorted(result["verdicts"].items())))
     for name in (*WHOLE, *TELEMETRY, *BACKLOG, *LEARNING, *SIMULATION, *FAST):

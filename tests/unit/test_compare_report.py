@@ -196,22 +196,44 @@ def test_everything_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "build/loadtest.html").read_text().startswith("<!doctype html>")
 
 
-def test_the_machine_is_told() -> None:
+def test_the_machine_is_told(tmp_path: Path) -> None:
     """How many cores, and of what."""
-    facts = facts_of("make loadtest", RUNS)
+    facts = facts_of("make loadtest", RUNS, tmp_path)
     assert re.match(r"\d+ cores? of .+", facts.machine)
     assert facts.command == "make loadtest"
     assert facts.date == "2027-01-15"
     later = replace(RUNS[0], at_unix_s=1.8e9 + 3 * 86_400)
-    assert facts_of("", [later, *RUNS]).date == "2027-01-15 to 2027-01-18"
-    assert facts_of("", []).date == "no day"
+    assert facts_of("", [later, *RUNS], tmp_path).date == "2027-01-15 to 2027-01-18"
+    assert facts_of("", [], tmp_path).date == "no day"
 
 
-def test_what_runs_were_played_with_is_told() -> None:
+def test_what_runs_were_played_with_is_told(tmp_path: Path) -> None:
     """Of each run, in the order of time: what is resumed may be of several commits."""
     first = replace(RUNS[0], commit="abc1234")
     later = replace(first, at_unix_s=first.at_unix_s + 60.0, commit="def5678")
-    assert facts_of("", [later, first, first]).commit == "abc1234 (2 runs), def5678 (1 runs)"
+    found = facts_of("", [later, first, first], tmp_path).commit
+    assert found == "abc1234 (2 runs), def5678 (1 runs)"
+
+
+def test_speeds_are_those_of_the_last_benchmark(tmp_path: Path) -> None:
+    """Met, missed and not measured; without a benchmark, or with a torn one, nothing is said."""
+    bench = tmp_path / "bench.json"
+    assert facts_of("", [], tmp_path).bench == {}
+    bench.write_text('{"check_rps_ratio": 0.')
+    assert facts_of("", [], tmp_path).bench == {}
+    bench.write_text('{"commit": "abc1234", "check_rps_ratio": 0.31, "check_p99_us": 349.5}')
+    text = document(summary(RUNS), facts_of("", [], tmp_path))
+    assert "By `make bench` at abc1234, plain Python:" in text
+    for line in (
+        "| Checks a second, of those of a handler that always allows | at least 0.8 | 0.310 "
+        "| missed |",
+        "| the gate's own time for a Check, bytes in to bytes out: p99 in ms | at most 1 | 0.350 "
+        "| met |",
+        "| Checks a second of the fast host, of those of such a handler in grpc.aio | at least 2 "
+        "| - | not measured |",
+    ):
+        assert f"{line}\n" in text, line
+    assert "make bench" not in document(summary(RUNS), FACTS)
 
 
 def test_runs_of_a_scenario_that_has_changed_since_are_left_out() -> None:
