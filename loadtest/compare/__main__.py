@@ -142,7 +142,8 @@ def main(argv: list[str] | None = None) -> int:
     kept = read_all(runs)
     command = " ".join(["python -m loadtest.compare", *(sys.argv[1:] if argv is None else argv)])
     facts = facts_of(command, kept, given.build)
-    write_all(kept, facts, given.build, DOCS if given.full else None)
+    real = read_all(given.build / "loadtest" / "real")
+    write_all(kept, facts, given.build, DOCS if given.full else None, real)
     say(f"{given.build}/loadtest.json  {given.build}/loadtest.html" + (f"  {DOCS}" * given.full))
     return 0
 

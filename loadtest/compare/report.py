@@ -63,6 +63,9 @@ that have some.
 - **{TITLES[PRODUCT]}**: one and the same configuration, apart from pools, tenants and promises.
 """
 
+REAL = """A real model server, with a tiny model on the CPU of the machine that also runs the load:
+`make loadtest BACKEND={name}`, with more to do than it can."""
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -96,8 +99,11 @@ def _bench(path: Path) -> dict[str, Any]:
     return found
 
 
-def write_all(runs: Iterable[Run], facts: Facts, build: Path, docs: Path | None) -> Rows:
-    """Write all of it; `docs` only if it is named."""
+def write_all(
+    runs: Iterable[Run], facts: Facts, build: Path, docs: Path | None, real: Iterable[Run] = ()
+) -> Rows:
+    """Write all of it; `docs` only if it is named. The `real` runs are those before real model
+    servers."""
     rows = summary(runs)
     build.mkdir(parents=True, exist_ok=True)
     (build / "loadtest.json").write_text(json.dumps(as_json(rows), indent=1) + "\n")
@@ -109,12 +115,12 @@ def write_all(runs: Iterable[Run], facts: Facts, build: Path, docs: Path | None)
     }
     (build / "loadtest.html").write_text(page(rows, words))
     if docs is not None:
-        docs.write_text(document(rows, facts))
+        docs.write_text(document(rows, facts, summary(real)))
     return rows
 
 
-def document(rows: Rows, facts: Facts) -> str:
-    """The Markdown document."""
+def document(rows: Rows, facts: Facts, real: Rows | None = None) -> str:
+    """The Markdown document; of runs before `real` model servers as well, if there are any."""
     found = list(verdicts(rows))
     rounds = max((row.rounds for each in rows.values() for row in each.values()), default=0)
     lines = [
@@ -142,6 +148,9 @@ def document(rows: Rows, facts: Facts) -> str:
     for name, variants in rows.items():
         about = SCENARIOS[name].about if name in SCENARIOS else ""
         lines += [f"### {name}", "", f"{about.capitalize()}.", ""]
+        lines += [*tables.markdown(tables.of_scenario(variants)), ""]
+    for name, variants in (real or {}).items():
+        lines += [f"### {name}", "", REAL.format(name=name), ""]
         lines += [*tables.markdown(tables.of_scenario(variants)), ""]
     return "\n".join(lines).rstrip() + "\n"
 

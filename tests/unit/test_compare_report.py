@@ -19,7 +19,7 @@ from loadtest.compare.scenario import world_of
 from loadtest.compare.summary import PROMISED, as_json, summary
 from loadtest.compare.table import SCENARIOS
 from loadtest.compare.targets import TARGETS, Verdict, verdicts
-from loadtest.compare.variants import NAMES, PRODUCT, STATIC, TITLES
+from loadtest.compare.variants import NAMES, NOTHING, PRODUCT, STATIC, TITLES
 
 FACTS = Facts("python -m loadtest.compare", "2026-11-30", "abc1234", "2 cores of a machine")
 CALM = Cpu(busy=0.5, others=0.0, waited=0.01, late_p99_s=0.002, starved=False)
@@ -213,6 +213,17 @@ def test_what_runs_were_played_with_is_told(tmp_path: Path) -> None:
     later = replace(first, at_unix_s=first.at_unix_s + 60.0, commit="def5678")
     found = facts_of("", [later, first, first], tmp_path).commit
     assert found == "abc1234 (2 runs), def5678 (1 runs)"
+
+
+def test_real_servers_have_rows_of_their_own() -> None:
+    """With the gate and without, behind the scenarios."""
+    real = [run("triton", name, rps) for name, rps in ((NOTHING, 3.0), (PRODUCT, 22.0))]
+    text = document(summary(RUNS), FACTS, summary(real))
+    section = text.partition("### triton\n")[2]
+    assert "`make loadtest BACKEND=triton`" in section
+    assert "| nothing | 3.0 |" in section
+    assert "| ext-authz | 22.0 |" in section
+    assert "BACKEND" not in document(summary(RUNS), FACTS)
 
 
 def test_speeds_are_those_of_the_last_benchmark(tmp_path: Path) -> None:
