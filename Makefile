@@ -30,7 +30,7 @@ demo: $(BUILT) ## the same overload, gate off and on (COMPARE=1: also the best s
 up: $(BUILT) ## leave the demo's servers running
 	@$(RUN) -m loadtest.demo --up
 
-test: $(READY) ## all tests but test-real, Envoy and other real servers included
+test: $(READY) ## all tests, Envoy and other real servers included, but those of the four targets below
 	@$(BIN)/python -m pytest
 
 test-compiled: $(COMPILED_READY) ## the tests of what is compiled, on the compiled build

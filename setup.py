@@ -14,7 +14,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-# Of these rooms every module; of what serves, those without a coroutine of their own but `check`.
+# Of these rooms every module; of what serves, what each Check runs through.
 ROOMS = ("admission", "estimation")
 SERVING = (
     "answers",

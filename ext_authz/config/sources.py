@@ -60,7 +60,7 @@ Seconds = Annotated[float, duration(0.01, 600)]
 
 
 class SourceBody(BaseModel):
-    """One source of any kind; what does not belong to its kind is refused by `check_sources`."""
+    """One source of any kind; `check_sources` warns of what does not belong to its kind."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
