@@ -58,6 +58,9 @@ class Oracle:
             if endpoint.fits(tokens) and free:
                 beside = endpoint.peers_load(staleness, now)
                 self.usable[endpoint] = (load + beside) / endpoint.limit
+        if all(load is None for load in self.believed.values()):
+            # That one serves says nothing of the pool while no page is had of any.
+            self.usable.clear()
         self.fits = any(e.fits(tokens) for e in known)
         self.fits_away = any(e.fits(tokens) for e in state.endpoints)
 

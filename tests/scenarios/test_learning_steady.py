@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
+from statistics import fmean, median
 
 import pytest
 
@@ -36,17 +36,23 @@ def hours() -> list[ClosedLoop]:
 
 def test_an_hour_leaves_the_knee_where_it_was() -> None:
     """After some minutes of overload, an hour at 60 % of capacity leaves the limit within 10 %, or
-    within one request, of what they found."""
+    within one request, of what they found; now and then it looks whether more would do more."""
     for seed in SEEDS:
         loop = ClosedLoop(HOUR, seed)
         loop.rates["a"] = 2.0 * CAPACITY_RPS / SLOW
-        loop.run(600.0)
-        (endpoint,) = loop.pool.endpoints
-        found = endpoint.limit
-        assert endpoint.limited_by is Bound.KNEE
+        found = _usual_limit(loop, 300, 600)
+        assert loop.pool.endpoints[0].limited_by is Bound.KNEE
         loop.rates["a"] = HOUR.clients[0].rate_rps
-        loop.run(4200.0)
-        assert endpoint.limit == pytest.approx(found, abs=max(1.0, 0.1 * found))
+        assert _usual_limit(loop, 3600, 4200) == pytest.approx(found, abs=max(1.0, 0.1 * found))
+
+
+def _usual_limit(loop: ClosedLoop, from_s: int, to_s: int) -> float:
+    """The median of the limit over that time."""
+    limits = []
+    for at_s in range(from_s, to_s + 1, 10):
+        loop.run(float(at_s))
+        limits.append(loop.pool.endpoints[0].limit)
+    return median(limits)
 
 
 def test_an_hour_leaves_forecasts_and_margin(hours: list[ClosedLoop]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 
@@ -33,7 +34,7 @@ def slowed() -> list[ClosedLoop]:
 
 def test_goodput_is_back_ten_seconds_after_a_slow_minute(slowed: list[ClosedLoop]) -> None:
     """Ten seconds after a server stops being five times as slow, of what is offered 90 % of the
-    part is served in time that was before."""
+    part is served in time that was before on the mean, and 85 % each time."""
     served = [
         [
             loop.records.goodput_rps(*w) / loop.records.offered_rps(*w)
@@ -42,7 +43,8 @@ def test_goodput_is_back_ten_seconds_after_a_slow_minute(slowed: list[ClosedLoop
         for loop in slowed
     ]
     back = [after / before for before, after in served]
-    assert min(back) >= 0.9, back
+    assert fmean(back) >= 0.9, back
+    assert min(back) >= 0.85, back
 
 
 def test_a_slow_minute_locks_nobody_out(slowed: list[ClosedLoop]) -> None:
