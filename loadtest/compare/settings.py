@@ -1,8 +1,9 @@
-"""Which settings suit the rivals that have some. `python -m loadtest.compare.settings [NAME ...]`
-plays others beside those of the comparison, once each, half a minute a run."""
+"""Plays other settings of those rivals that have some, beside the compared ones: once each, half a
+minute a run."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator
 
@@ -47,13 +48,26 @@ def tried(site: Site) -> Iterator[tuple[str, Variant]]:
         yield words, admission_control(site, rejecting)
 
 
-def main(names: list[str]) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Play and print."""
-    for name in names or TRIED:
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest.compare.settings", description=__doc__
+    )
+    parser.add_argument("names", nargs="*", default=TRIED, metavar="NAME", help="scenarios")
+    parser.add_argument("--only", metavar="WORDS", help="one setting, as 'as documented'")
+    given = parser.parse_args(argv)
+    if unknown := [name for name in given.names if name not in SCENARIOS]:
+        parser.error(f"there is no {unknown[0]}; known are {', '.join(SCENARIOS)}")
+    if given.only not in (None, *GRADIENTS, *REJECTINGS):
+        parser.error(
+            f"there is no {given.only!r}; known are {', '.join((*GRADIENTS, *REJECTINGS))}"
+        )
+    for name in given.names:
         for words, variant in tried(site_of(SCENARIOS[name])):
-            print(f"{words}: {line(play(SCENARIOS[name], variant))}", flush=True)
+            if given.only in (None, words):
+                print(f"{words}: {line(play(SCENARIOS[name], variant))}", flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
