@@ -47,6 +47,33 @@ def with_split(config: Config, weights: Mapping[str, float]) -> Config:
     return config
 
 
+def pools(config: Config) -> set[str]:
+    """The pools that it has clusters for."""
+    return {cluster["name"].removeprefix(POOL) for cluster in _pool_clusters(config)}
+
+
+def with_endpoints_apart(config: Config) -> Config:
+    """A cluster for each endpoint in place of one for each pool: `primary-0` and so on. So each can
+    have a part of the traffic and a limit by what it can do."""
+    found: list[Config] = config["static_resources"]["clusters"]
+    clusters = []
+    for cluster in found:
+        if not cluster["name"].startswith(POOL):
+            clusters.append(cluster)
+            continue
+        for number, endpoint in enumerate(_endpoints(cluster)):
+            one = deepcopy(cluster)
+            one["name"] = f"{cluster['name']}-{number}"
+            one["load_assignment"]["cluster_name"] = one["name"]
+            one["load_assignment"]["endpoints"] = [{"lb_endpoints": [endpoint]}]
+            clusters.append(one)
+    config["static_resources"]["clusters"] = clusters
+    for host in _manager(config)["route_config"]["virtual_hosts"]:
+        # Nobody names a pool where there is no gate.
+        host["routes"] = [route for route in host["routes"] if not _by_pool(route)]
+    return config
+
+
 def with_limits(config: Config, limits: Mapping[str, int]) -> Config:
     """A fixed number of requests in flight to each pool; one more answers 503 at once."""
     for cluster in _pool_clusters(config):
@@ -67,15 +94,15 @@ def with_static_limit(
 
 def with_watched_endpoints(config: Config) -> Config:
     """What does not answer on `/health` gets nothing, or the least loaded endpoint would be the
-    dead one."""
+    dead one. A refused connection is noticed at the next look; one that hangs, after a second."""
     for cluster in _pool_clusters(config):
         cluster["health_checks"] = [
             {
                 "timeout": "1s",
-                "interval": "1s",
+                "interval": "0.25s",
                 # Before its first request a cluster would be looked at once a minute.
-                "no_traffic_interval": "1s",
-                "unhealthy_threshold": 2,
+                "no_traffic_interval": "0.25s",
+                "unhealthy_threshold": 1,
                 "healthy_threshold": 1,
                 "http_health_check": {"path": "/health"},
             }
@@ -146,6 +173,11 @@ def _manager(config: Config) -> Config:
 
 def _routes(manager: Config) -> list[Config]:
     return [r for host in manager["route_config"]["virtual_hosts"] for r in host["routes"]]
+
+
+def _endpoints(cluster: Config) -> list[Config]:
+    places = cluster["load_assignment"]["endpoints"]
+    return [endpoint for place in places for endpoint in place["lb_endpoints"]]
 
 
 def _pool_clusters(config: Config) -> list[Config]:

@@ -64,7 +64,7 @@ def _played(scenario: Scenario) -> sweep.Kept:
 def first_limit(scenario: Scenario, found: Swept) -> float:
     """The lowest limit of the first pool that serves as much as the best: by it refusals are
     judged."""
-    return float(found.enough[scenario.servers[0].pool])
+    return float(found.enough_of(scenario.servers[0].pool))
 
 
 def run_all(plan: Plan, names: tuple[str, ...], *, anew: bool, keep: Path | None = None) -> None:
@@ -72,7 +72,8 @@ def run_all(plan: Plan, names: tuple[str, ...], *, anew: bool, keep: Path | None
     found = {each.name: swept(each, anew=anew) for each in plan.scenarios}
 
     def of(scenario: Scenario) -> dict[str, Variant]:
-        return variants(site_of(scenario), found[scenario.name])
+        best = found[scenario.name]
+        return variants(site_of(sweep.layout_of(scenario, best)), best)
 
     def once(due: Due, variant: Variant) -> Run:
         limit = first_limit(due.scenario, found[due.scenario.name])

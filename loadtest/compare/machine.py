@@ -69,9 +69,10 @@ class Meter:
 
 
 def commit() -> str:
-    """What is checked out, in short; with changes on top of it, it says so."""
+    """What is checked out, in short; with changes on top of it other than of docs, it says so."""
     name = _git("rev-parse", "--short", "HEAD") or "no commit"
-    return name + (" with changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":/!docs")
+    return name + (" with changes" if changes else "")
 
 
 def _git(*arguments: str) -> str:

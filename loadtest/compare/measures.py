@@ -113,6 +113,8 @@ def _share_error(scenario: Scenario, served: Sequence[Served]) -> float | None:
     if len(weights) < 2:
         return None
     got = {name: work for name, work in _work_s(scenario, served).items() if name in weights}
+    if not any(got.values()):
+        return None
     fair = max_min(sum(got.values()), weights, dict.fromkeys(weights, math.inf))
     return share_error(got, fair)
 
@@ -123,10 +125,10 @@ def _innocent_ok(scenario: Scenario, counted: Sequence[Try]) -> float | None:
 
 
 def _amplification(scenario: Scenario, tries: Sequence[Try]) -> float | None:
-    """Tries for each first one, of all tenants; None where nobody comes back."""
-    if all(t.retries is Retries.NEVER for t in scenario.tenants) or not tries:
-        return None
-    return len(tries) / sum(one.tries == 1 for one in tries)
+    """Tries for each first one, of those who come back; None where nobody does."""
+    back = {t.name for t in scenario.tenants if t.retries is not Retries.NEVER}
+    counts = [one.tries == 1 for one in tries if one.tenant in back]
+    return len(counts) / sum(counts) if any(counts) else None
 
 
 def _recovery_s(scenario: Scenario, tries: Sequence[Try]) -> float | None:

@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 RUNS = Path("build/loadtest/runs")
+# Counted up when a figure comes to mean something else, and the figures that did: those of runs
+# that were measured before are left out.
+MEASURES = 2
+CHANGED = ("premature", "amplification")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +26,10 @@ class Measured:
     all that were let in. Latencies are of what was let in; a client that left counts with its
     patience. `share_error` as in `ext_authz.simulation.fairness`, on the servers' work of the
     backlogged tenants. `innocent_ok` is the part of the innocent tenant's requests that were served
-    within their promise. `premature` is the part of refusals for want of capacity that were
-    premature by the servers' own log. `amplification` is tries for each first one; `recovery_s`
-    how long after the end of a storm goodput was that of what is offered again.
+    within their promise. `refused` are answers 429 and 503, those of Envoy for a dead server among
+    them. `premature` is the part of refusals that were premature by the servers' own log.
+    `amplification` is tries for each first one of those who come back; `recovery_s` how long after
+    the end of a storm 95 % of all that newly arrives from then on is served in time.
     """
 
     goodput_rps: float
@@ -89,7 +94,8 @@ class Probe:
 class Run:
     """One run. `limit` is the number that the variant had, if it has one (a static limit); `notes`
     are lines about what was odd; `probe` is there where streams were read live; `world` is the
-    digest of what was played, `commit` what it was played with."""
+    digest of what was played, `commit` what it was played with, `measures` what its figures
+    mean."""
 
     scenario: str
     variant: str
@@ -104,6 +110,7 @@ class Run:
     world: str = ""
     probe: Probe | None = None
     commit: str = ""
+    measures: int = 1
 
     def as_json(self) -> dict[str, Any]:
         """As it is written."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from loadtest.compare.machine import Meter, commit
 from loadtest.compare.measures import measured, series
-from loadtest.compare.outcome import Cpu, Probe, Run
+from loadtest.compare.outcome import MEASURES, Cpu, Probe, Run
 from loadtest.compare.plans import written
 from loadtest.compare.scenario import (
     Event,
@@ -86,13 +86,14 @@ def play(
         world=world_of(scenario),
         probe=raw.probe,
         commit=commit(),
+        measures=MEASURES,
     )
 
 
 def play_raw(scenario: Scenario, variant: Changing, seed: int = 1, keep: Path | None = None) -> Raw:
     """As `play`, without working anything out. What it leaves is kept in the folder `keep`, if one
     is named: configurations, what all processes printed, tries, and what servers tell."""
-    with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="loadtest-") as folder:
+    with tempfile.TemporaryDirectory(prefix="loadtest-") as folder, ExitStack() as stack:
         work = Path(folder)
         started = start(scenario, variant, work, stack)
         console = work / "tries.jsonl"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -25,7 +26,7 @@ from loadtest.compare import real_triton, real_vllm
 from loadtest.compare.comparing import line, unstarved
 from loadtest.compare.machine import Meter, commit
 from loadtest.compare.measures import measured, series
-from loadtest.compare.outcome import Run, write
+from loadtest.compare.outcome import MEASURES, Run, write
 from loadtest.compare.playing import MISSED, late_p99_s, start_k6
 from loadtest.compare.rate import best_rate
 from loadtest.compare.real_server import Real
@@ -57,7 +58,7 @@ def ungated() -> Variant:
 def play(real: Real, variant: Variant, round_: int) -> Run:
     """One run from beginning to end, its seed that of its round."""
     scenario, at_unix_s = real.scenario, time.time()
-    with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="loadtest-") as folder:
+    with tempfile.TemporaryDirectory(prefix="loadtest-") as folder, ExitStack() as stack:
         work = Path(folder)
         ports = {name: free_port() for name in PORTS}
         config = gate_config(scenario, {POOL: [real.server.url]}, ports)
@@ -72,7 +73,10 @@ def play(real: Real, variant: Variant, round_: int) -> Run:
         start_envoy(variant.change(rendered(path, ports["envoy"])), url, work, stack)
         console, meter = work / "tries.jsonl", Meter()
         k6 = stack.enter_context(start_k6(scenario, url, round_, console, real.variables))
+        ends_s = time.monotonic() + scenario.until_s + scenario.patience_s + 60.0
         while k6.poll() is None:
+            if time.monotonic() > ends_s:
+                raise TimeoutError("the load generator did not end")
             meter.look()
             time.sleep(LOOK_S)
         if k6.wait() not in (0, MISSED):
@@ -91,13 +95,14 @@ def play(real: Real, variant: Variant, round_: int) -> Run:
         series=series(scenario, tries, ()),
         notes=(f"{lost} checks got no answer in time",) if lost else (),
         commit=commit(),
+        measures=MEASURES,
     )
 
 
 def compare(name: str, rounds: int, build: Path) -> list[Run]:
     """Play both variants before the server called `name`, in turn."""
     runs = []
-    with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="loadtest-") as folder:
+    with tempfile.TemporaryDirectory(prefix="loadtest-") as folder, ExitStack() as stack:
         real = BACKENDS[name](Path(folder), stack)
         best_rps = best_rate(f"{real.server.url}{real.path}", real.body, real.at_once)
         say(f"{name}: at its best {best_rps:.1f} requests a second, {real.at_once} at once")
@@ -123,6 +128,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=1, metavar="N")
     parser.add_argument("--build", type=Path, default=BUILD, metavar="DIR")
     given = parser.parse_args(argv)
+    # By default a SIGTERM would leave all that was started behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rows = summary(compare(given.backend, given.rounds, given.build))
     out = given.build / f"loadtest-{given.backend}.json"
     out.write_text(json.dumps(as_json(rows), indent=1) + "\n")

@@ -38,23 +38,27 @@ Rounds: {rounds}; medians of them, in parentheses the least and the most.
 - **innocent served**: of a tenant within its share, what was served within its promise.
 - **share error**: of the servers' work for tenants that always want more, against weighted max-min
   fair shares.
-- **premature**: of refusals for want of capacity, those of a tenant within its share during whose
-  whole predicted life the servers held less work, by their own log, than they do at the lowest
-  static limit that serves as much as the best (to 1 %).
-- **tries**: how often each request was sent; **recovered after**: from the end of the storm until
-  goodput is that of what is offered.
-- A star marks a variant some of whose rounds ran on a machine without a free core.
+- **premature**: of all refusals, those of a tenant within its share during whose whole predicted
+  life the servers held less work, by their own log, than they do at the lowest static limit that
+  serves as much as the best (to 1 %).
+- **refused**: answers 429 and 503, Envoy's own for a dead server among them; **tries**: how often
+  requests of clients that come back were sent, whose last try counts for goodput; **recovered
+  after**: from the end of the storm until 95 % of what newly arrives is served in time.
+- A star marks a variant some of whose rounds lacked the CPU: what it ran waited as long for a core
+  as it had one, or arrivals were sent late. A figure that has come to mean something else since a
+  run was made is left out.
 """
 
 RIVALS = f"""## What it is compared with
 
 All of them know what the gate has to find out: traffic is split over pools by their true capacity,
-within a pool the least loaded endpoint is taken, dead ones are noticed, and what is late is cut off
+within a pool the least loaded endpoint is taken or, where that serves more, each gets its part by
+what it can do; dead ones are noticed within half a second, and what is late is cut off
 (not by `{TITLES[NOTHING]}`). `python -m loadtest.compare.settings` plays other settings of the two
 that have some.
 
-- **{TITLES[STATIC]}**: a circuit breaker for each pool, with the number of requests in flight that
-  was best of all that were tried for that scenario.
+- **{TITLES[STATIC]}**: a circuit breaker for each pool or each server, with the number of requests
+  in flight that was best of all that were tried for that scenario.
 - **{TITLES[RATE]}**: `local_ratelimit` with a bucket for each key, in proportion to weights, with
   the sum that was best of all that were tried for that scenario.
 - **{TITLES[ADAPTIVE]}**: the gradient controller with the true latency of an idle server as its

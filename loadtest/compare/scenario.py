@@ -6,8 +6,9 @@ Frozen values, no behaviour beyond arithmetic. Times count seconds from the firs
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
 from types import MappingProxyType
@@ -182,6 +183,25 @@ class Scenario:
         for server in self.servers:
             pools[server.pool] = (*pools.get(server.pool, ()), server)
         return pools
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether some servers of a pool can do more than others."""
+        return any(
+            server.resolved != servers[0].resolved
+            for servers in self.pools.values()
+            for server in servers
+        )
+
+    @property
+    def apart(self) -> Scenario:
+        """The same with a pool for each server: `primary-0` and so on, in order."""
+        numbers: Counter[str] = Counter()
+        servers = []
+        for server in self.servers:
+            servers.append(replace(server, pool=f"{server.pool}-{numbers[server.pool]}"))
+            numbers[server.pool] += 1
+        return replace(self, servers=tuple(servers))
 
     @property
     def backlogged(self) -> Mapping[str, float]:

@@ -4,6 +4,7 @@ minute a run."""
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -62,6 +63,8 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(
             f"there is no {given.only!r}; known are {', '.join((*GRADIENTS, *REJECTINGS))}"
         )
+    # By default a SIGTERM would leave all that was started behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     for name in given.names:
         for words, variant in tried(site_of(SCENARIOS[name])):
             if given.only in (None, words):

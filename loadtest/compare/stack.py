@@ -1,7 +1,7 @@
 """Starts what a run talks to: backends, the gate where the variant has one, Envoy.
 
 The gate's configuration is the same for all scenarios but for what they are about: pools, tenants,
-promises. It is what somebody would write first; nothing in it is tuned.
+promises. Pages are read every 100 ms; all else is what somebody would write first.
 """
 
 from __future__ import annotations

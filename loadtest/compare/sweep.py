@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,7 +62,8 @@ class Kept:
         as_good = [
             tuple(map(int, limits.split("/")))
             for limits, rps in self.tried_limits.items()
-            if rps >= AS_GOOD * best_rps
+            # Those by pool say nothing of those by server.
+            if rps >= AS_GOOD * best_rps and limits.count("/") + 1 == len(self.limits)
         ]
         return dict(zip(self.limits, min(as_good, key=sum), strict=True))
 
@@ -88,42 +91,56 @@ def best_of(scenario: Scenario, kept: Mapping[str, Kept]) -> Swept | None:
 def sweep(scenario: Scenario, play: Play) -> Kept:
     """By playing it for real, each number once."""
 
-    def limited(limits: Mapping[str, int]) -> float:
-        return play(scenario, static_limit(site_of(scenario), limits)).measured.goodput_rps
+    def limited(layout: Scenario, limits: Mapping[str, int]) -> float:
+        return play(scenario, static_limit(site_of(layout), limits)).measured.goodput_rps
 
-    def rated(rate_rps: float) -> float:
-        return play(scenario, static_rate(site_of(scenario), rate_rps)).measured.goodput_rps
+    def rated(layout: Scenario, rate_rps: float) -> float:
+        return play(scenario, static_rate(site_of(layout), rate_rps)).measured.goodput_rps
 
     return search(scenario, limited, rated, "played")
 
 
 def search(
     scenario: Scenario,
-    limited: Callable[[Mapping[str, int]], float],
-    rated: Callable[[float], float],
+    limited: Callable[[Scenario, Mapping[str, int]], float],
+    rated: Callable[[Scenario, float], float],
     how: str,
 ) -> Kept:
-    """Try limits from those at the servers' knees on, the same factor for all pools, and rates from
-    what all servers together can do; goodput is what the two functions tell of them."""
-    site = site_of(scenario)
+    """Try limits from those at the servers' knees on, the same factor for all, by pool and, where
+    servers of a pool differ, also by server; then rates from what all servers together can do.
+    Goodput is what the two functions tell of them, in that layout of the scenario."""
     tried_limits: dict[str, float] = {}
     tried_rates: dict[str, float] = {}
 
-    def with_limit(times: float) -> float:
-        limits = limits_at(site, times)
-        rps = limited(limits)
-        tried_limits["/".join(map(str, limits.values()))] = round(rps, 2)
+    def with_limit(layout: Scenario, times: float) -> float:
+        limits = limits_at(site_of(layout), times)
+        rps = limited(layout, limits)
+        tried_limits[_words(limits)] = round(rps, 2)
         return rps
 
+    found = []
+    for layout in (scenario, scenario.apart) if scenario.is_uneven else (scenario,):
+        limits = limits_at(site_of(layout), climbed(partial(with_limit, layout)))
+        found.append((tried_limits[_words(limits)], layout, limits))
+    _, best, limits = max(found, key=itemgetter(0))
+
     def with_rate(times: float) -> float:
-        rate_rps = rate_at(scenario, site, times)
-        rps = rated(rate_rps)
+        rate_rps = rate_at(scenario, site_of(scenario), times)
+        rps = rated(best, rate_rps)
         tried_rates[f"{rate_rps:g}"] = round(rps, 2)
         return rps
 
-    limits = limits_at(site, climbed(with_limit))
-    rate_rps = rate_at(scenario, site, climbed(with_rate))
+    rate_rps = rate_at(scenario, site_of(scenario), climbed(with_rate))
     return Kept(world_of(scenario), limits, rate_rps, tried_limits, tried_rates, how)
+
+
+def layout_of(scenario: Scenario, found: Swept) -> Scenario:
+    """The scenario with its servers in pools, or apart, whichever was best."""
+    return scenario if set(found.limits) == set(scenario.pools) else scenario.apart
+
+
+def _words(limits: Mapping[str, int]) -> str:
+    return "/".join(map(str, limits.values()))
 
 
 def limits_at(site: Site, times: float) -> dict[str, int]:

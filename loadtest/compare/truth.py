@@ -9,6 +9,7 @@ decides.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
+from ext_authz.simulation.fairness import max_min
 from loadtest.backend.profiles import Profile
-from loadtest.compare.scenario import Scenario, Tenant
+from loadtest.compare.scenario import Scenario
 from loadtest.compare.tries import Try
 from loadtest.simulated import work_of
 
@@ -149,6 +151,11 @@ def premature(
         for t in scenario.tenants
     }
     heard = {t.name: [one.at_s for one in tries if one.tenant == t.name] for t in scenario.tenants}
+    weights = {t.name: t.weight for t in scenario.tenants}
+    refused = {
+        t.name: [one.at_s for one in tries if one.tenant == t.name and one.refused]
+        for t in scenario.tenants
+    }
     begin_s, end_s = scenario.window_s
     early = judged = 0
     for one in tries:
@@ -158,9 +165,13 @@ def premature(
         at_s = one.ended_s
         if inside.most(at_s, at_s + lives[one.tenant].of(one.prompt_tokens).life_s) >= limit:
             continue
-        active = [t for t in scenario.tenants if _active(heard[t.name], at_s)]
-        share = limit * _part(one.tenant, active)
-        early += within[one.tenant].at(at_s) < share
+        here_now = {one.tenant, *(name for name in heard if _active(heard[name], at_s))}
+        # Who was refused lately wants more than it has; what the others do not use is to be had.
+        wants = {
+            name: math.inf if _active(refused[name], at_s) else within[name].at(at_s)
+            for name in here_now
+        } | {one.tenant: math.inf}
+        early += within[one.tenant].at(at_s) < max_min(limit, weights, wants)[one.tenant]
     return early / judged if judged else None
 
 
@@ -180,11 +191,6 @@ def waits(
 
 
 def _active(heard_s: Sequence[float], at_s: float) -> bool:
-    """Whether a tenant sent something within the last second or the next."""
+    """Whether one of these times is within the last second or the next."""
     index = bisect_left(heard_s, at_s - ACTIVE_S)
     return index < len(heard_s) and heard_s[index] <= at_s + ACTIVE_S
-
-
-def _part(tenant: str, active: Sequence[Tenant]) -> float:
-    total = sum(t.weight for t in active)
-    return next((t.weight / total for t in active if t.name == tenant), 1.0)

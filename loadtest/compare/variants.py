@@ -1,11 +1,12 @@
 """What is compared: the product, and what a user would pick instead inside the same Envoy.
 
 A rival gets the same hardware as the product, and a careful operator who knows it: traffic is split
-over all pools by their true capacity, within a pool it goes to the least loaded endpoint, dead ones
-are noticed within two seconds, and what is late is cut off, so that nobody works for a client who
-has no use for it. Refusals carry the `Retry-After: 1` that the rendered configuration gives to all
-of Envoy's own. Limits and rates are swept; other settings are the best of those that
-`loadtest.compare.settings` tries. Only `nothing` is left as it comes.
+over all pools by their true capacity, within a pool it goes to the least loaded endpoint or, where
+that serves more, to each by what it can do; dead ones are noticed within half a second, and what is
+late is cut off, so that nobody works for a client who has no use for it. Refusals carry the
+`Retry-After: 1` that the rendered configuration gives to all of Envoy's own. Limits and rates are
+swept; adaptive_concurrency has the best of the settings that `loadtest.compare.settings` tries,
+admission_control its defaults. Only `nothing` is left as it comes.
 """
 
 from __future__ import annotations
@@ -47,12 +48,21 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What was best for a scenario: requests in flight by pool, and requests a second of all keys
-    together. `enough` are the lowest limits that serve as much: nobody is to be refused below."""
+    """What was best for a scenario: requests in flight by pool, or by server (`Scenario.apart`),
+    and requests a second of all keys together. `enough` are the lowest limits that serve as much:
+    nobody is to be refused below."""
 
     limits: Mapping[str, int]
     rate_rps: float
     enough: Mapping[str, int]
+
+    def enough_of(self, pool: str) -> int:
+        """Of all servers of a pool."""
+        return sum(
+            limit
+            for name, limit in self.enough.items()
+            if name == pool or name.rpartition("-")[0] == pool
+        )
 
 
 def variants(site: Site, swept: Swept) -> dict[str, Variant]:
@@ -113,7 +123,10 @@ def product() -> Variant:
 
 
 def _shared(site: Site, config: Config) -> Config:
-    config = edge.with_split(edge.without_gate(config), site.pools)
+    config = edge.without_gate(config)
+    if not set(site.pools) <= edge.pools(config):
+        config = edge.with_endpoints_apart(config)
+    config = edge.with_split(config, site.pools)
     return edge.with_watched_endpoints(config)
 
 

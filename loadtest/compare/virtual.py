@@ -29,7 +29,7 @@ from loadtest.compare.sweep import Kept, read, search, write
 from loadtest.compare.table import SCENARIOS
 
 # What Envoy's refusals say, and how soon it takes note of a dead endpoint.
-TOLD_S, NOTICED_S = 1.0, 2.0
+TOLD_S, NOTICED_S = 1.0, 0.25
 # One run alone may be lucky.
 SEEDS = (1, 2, 3, 4)
 
@@ -213,13 +213,14 @@ def goodput_rps(
 
 
 def sweep(scenario: Scenario) -> Kept:
-    """The best of a scenario, by the mean of all seeds."""
+    """The best of a scenario: limits by the mean of all seeds; rates by the worst one, because a
+    little above the best everything breaks down in some of them."""
 
-    def limited(limits: Mapping[str, int]) -> float:
-        return fmean(goodput_rps(scenario, seed, limits=limits) for seed in SEEDS)
+    def limited(layout: Scenario, limits: Mapping[str, int]) -> float:
+        return fmean(goodput_rps(layout, seed, limits=limits) for seed in SEEDS)
 
-    def rated(rate_rps: float) -> float:
-        return fmean(goodput_rps(scenario, seed, rate_rps=rate_rps) for seed in SEEDS)
+    def rated(layout: Scenario, rate_rps: float) -> float:
+        return min(goodput_rps(layout, seed, rate_rps=rate_rps) for seed in SEEDS)
 
     return search(scenario, limited, rated, "virtual")
 

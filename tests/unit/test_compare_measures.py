@@ -114,10 +114,11 @@ STORM = replace(
 
 
 def test_amplification_is_tries_for_each_first_one() -> None:
-    """Of all tenants, warm-up included, as a storm may begin in it."""
-    tries = [try_(6.0), try_(6.0, code=429, tenant="b")]
+    """Of those who come back, warm-up included, as a storm may begin in it."""
+    tries = [try_(6.0), try_(6.0, code=429, tenant="b"), try_(6.5, tenant="b")]
     tries += [try_(7.0, code=429, tenant="b", tries=2), try_(8.0, tenant="b", tries=3)]
     assert measured(STORM, tries, []).amplification == 2.0
+    assert measured(STORM, tries[:1], []).amplification is None
 
 
 @pytest.mark.parametrize(("bad_until_s", "recovery_s"), [(9.0, 0.0), (12.2, 2.5), (15.0, 5.0)])

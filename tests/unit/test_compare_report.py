@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from loadtest.compare import plots, tables
-from loadtest.compare.outcome import Cpu, Measured, Run, Series
+from loadtest.compare.outcome import MEASURES, Cpu, Measured, Run, Series
 from loadtest.compare.page import page
 from loadtest.compare.report import Facts, document, facts_of, write_all
 from loadtest.compare.scenario import world_of
@@ -37,7 +37,8 @@ SERIES = Series(
 def run(scenario: str, variant: str, goodput_rps: float, round_: int = 1, **figures: Any) -> Run:
     measured = replace(Measured(goodput_rps, 100.0, efficiency=0.98), **figures)
     limit = {"static_limit": 34.0}.get(variant)
-    return Run(scenario, variant, round_, round_, 1.8e9, CALM, measured, SERIES, limit)
+    made = Run(scenario, variant, round_, round_, 1.8e9, CALM, measured, SERIES, limit)
+    return replace(made, measures=MEASURES)
 
 
 RUNS = [
@@ -279,3 +280,13 @@ def test_every_target_says_where() -> None:
     assert len({target.words for target in TARGETS}) == len(TARGETS)
     for target in TARGETS:
         assert {*target.scenarios, *target.except_for} <= set(SCENARIOS)
+
+
+def test_figures_that_meant_something_else_are_left_out() -> None:
+    """Of runs that were measured before; the others of theirs stay."""
+    before = [replace(each, measures=MEASURES - 1) for each in RUNS]
+    row = summary(before)["overload-1.5x"][PRODUCT]
+    assert row.value("premature") is None
+    assert row.value("goodput_rps") == 68.0
+    mixed = [*before[:3], *RUNS[3:]]
+    assert summary(mixed)["overload-1.5x"][PRODUCT].figures["premature"].low == 0.02

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -18,9 +19,11 @@ from loadtest.compare.sweep import (
     MOST_STEPS,
     best_of,
     climbed,
+    layout_of,
     limits_at,
     rate_at,
     read,
+    search,
     sweep,
     write,
 )
@@ -90,6 +93,32 @@ def test_limits_are_for_each_pool_and_rates_for_all() -> None:
     assert "/".join(map(str, found.limits.values())) in found.tried_limits
     assert f"{found.rate_rps:g}" in found.tried_rates
     assert found.how == "played"
+
+
+def test_servers_that_differ_are_also_tried_apart() -> None:
+    """Each with a limit by its own knee, where that serves more; rates in the same layout."""
+    scenario = SCENARIOS["telemetry-loss"]
+    assert scenario.is_uneven
+    assert not SCENARIOS["overload-1.5x"].is_uneven
+    layouts = []
+
+    def limited(layout: Scenario, limits: Mapping[str, int]) -> float:
+        layouts.append(layout)
+        return 70.0 + 5.0 * len(limits) - abs(math.log(sum(limits.values()) / 40.0))
+
+    def rated(layout: Scenario, rate_rps: float) -> float:
+        assert layout == scenario.apart
+        return -abs(math.log(rate_rps / 80.0))
+
+    found = search(scenario, limited, rated, "virtual")
+    assert set(found.limits) == {"primary-0", "primary-1"} == set(scenario.apart.pools)
+    assert found.limits["primary-0"] > found.limits["primary-1"]
+    assert all(layout in layouts for layout in (scenario, scenario.apart))
+    assert layout_of(scenario, found.swept) == scenario.apart
+    assert found.swept.enough_of("primary") == sum(found.enough.values())
+    pooled = replace(found, limits={"primary": 40}, tried_limits={"40": 90.0, "24/16": 80.0})
+    assert layout_of(scenario, pooled.swept) == scenario
+    assert pooled.swept.enough_of("primary") == 40
 
 
 def test_it_begins_at_the_knees_and_at_what_all_can_do() -> None:

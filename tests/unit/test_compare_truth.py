@@ -72,14 +72,17 @@ def test_room_is_work_and_not_a_number_of_requests() -> None:
 
 
 def test_a_refusal_beyond_a_share_is_not_premature() -> None:
-    """Weights 3 : 1 of a limit of 4: with three inside `a` has its share; alone all of it is its
-    own, and what others sent long ago is no matter."""
+    """Weights 3 : 1 of a limit of 4: with three inside `a` has its share while `b` wants its own;
+    what `b` does not use is to be had, and what it was refused long ago is no matter."""
     records = [served(6.0, 9.0)] * 3
-    refused = try_(6.5, 0.0, code=429)
-    assert judged([refused, try_(6.0, tenant="b")], records, 4.0) == 0.0
-    assert judged([try_(5.0, tenant="b"), refused], records, 4.0) == 1.0
-    b_refused = try_(6.5, 0.0, code=429, tenant="b")
-    assert judged([try_(6.0), b_refused], records, 4.0) == 1.0
+    refused, b_refused = (try_(6.5, 0.0, code=429, tenant=name) for name in "ab")
+    # Of `a` and `b`: the one is premature, the other not.
+    assert judged([refused, b_refused], records, 4.0) == 0.5
+    assert judged([refused, try_(6.0, tenant="b")], records, 4.0) == 1.0
+    assert judged([refused, try_(6.0, tenant="b")], [*records, served(6.0, 9.0, "b")], 4.0) == 0.0
+    assert judged([try_(5.0, 0.0, code=429, tenant="b"), refused], records, 4.0) == 1.0
+    slow = replace(refused, at_s=5.0, took_s=1.5)
+    assert judged([slow], records, 4.0) == 1.0
 
 
 def test_refusals_are_judged_within_the_window_and_not_where_servers_died() -> None:
