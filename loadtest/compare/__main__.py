@@ -73,7 +73,7 @@ def run_all(plan: Plan, names: tuple[str, ...], *, anew: bool, keep: Path | None
 
     def of(scenario: Scenario) -> dict[str, Variant]:
         best = found[scenario.name]
-        return variants(site_of(sweep.layout_of(scenario, best)), best)
+        return variants(site_of(scenario), best, site_of(sweep.layout_of(scenario, best)))
 
     def once(due: Due, variant: Variant) -> Run:
         limit = first_limit(due.scenario, found[due.scenario.name])

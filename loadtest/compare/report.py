@@ -52,13 +52,12 @@ Rounds: {rounds}; medians of them, in parentheses the least and the most.
 RIVALS = f"""## What it is compared with
 
 All of them know what the gate has to find out: traffic is split over pools by their true capacity,
-within a pool the least loaded endpoint is taken or, where that serves more, each gets its part by
-what it can do; dead ones are noticed within half a second, and what is late is cut off
-(not by `{TITLES[NOTHING]}`). `python -m loadtest.compare.settings` plays other settings of the two
-that have some.
+within a pool the least loaded endpoint is taken, dead ones are noticed within half a second, and
+what is late is cut off (not by `{TITLES[NOTHING]}`). `python -m loadtest.compare.settings` plays
+other settings of the two that have some.
 
-- **{TITLES[STATIC]}**: a circuit breaker for each pool or each server, with the number of requests
-  in flight that was best of all that were tried for that scenario.
+- **{TITLES[STATIC]}**: a circuit breaker for each pool, or for each server with its part of the
+  traffic, with the number of requests in flight that was best of all tried for that scenario.
 - **{TITLES[RATE]}**: `local_ratelimit` with a bucket for each key, in proportion to weights, with
   the sum that was best of all that were tried for that scenario.
 - **{TITLES[ADAPTIVE]}**: the gradient controller with the true latency of an idle server as its

@@ -94,8 +94,8 @@ def sweep(scenario: Scenario, play: Play) -> Kept:
     def limited(layout: Scenario, limits: Mapping[str, int]) -> float:
         return play(scenario, static_limit(site_of(layout), limits)).measured.goodput_rps
 
-    def rated(layout: Scenario, rate_rps: float) -> float:
-        return play(scenario, static_rate(site_of(layout), rate_rps)).measured.goodput_rps
+    def rated(rate_rps: float) -> float:
+        return play(scenario, static_rate(site_of(scenario), rate_rps)).measured.goodput_rps
 
     return search(scenario, limited, rated, "played")
 
@@ -103,12 +103,12 @@ def sweep(scenario: Scenario, play: Play) -> Kept:
 def search(
     scenario: Scenario,
     limited: Callable[[Scenario, Mapping[str, int]], float],
-    rated: Callable[[Scenario, float], float],
+    rated: Callable[[float], float],
     how: str,
 ) -> Kept:
     """Try limits from those at the servers' knees on, the same factor for all, by pool and, where
-    servers of a pool differ, also by server; then rates from what all servers together can do.
-    Goodput is what the two functions tell of them, in that layout of the scenario."""
+    servers of a pool differ, also by server (that layout of the scenario); then rates from what all
+    servers together can do. Goodput is what the two functions tell of them."""
     tried_limits: dict[str, float] = {}
     tried_rates: dict[str, float] = {}
 
@@ -121,12 +121,12 @@ def search(
     found = []
     for layout in (scenario, scenario.apart) if scenario.is_uneven else (scenario,):
         limits = limits_at(site_of(layout), climbed(partial(with_limit, layout)))
-        found.append((tried_limits[_words(limits)], layout, limits))
-    _, best, limits = max(found, key=itemgetter(0))
+        found.append((tried_limits[_words(limits)], limits))
+    _, limits = max(found, key=itemgetter(0))
 
     def with_rate(times: float) -> float:
         rate_rps = rate_at(scenario, site_of(scenario), times)
-        rps = rated(best, rate_rps)
+        rps = rated(rate_rps)
         tried_rates[f"{rate_rps:g}"] = round(rps, 2)
         return rps
 

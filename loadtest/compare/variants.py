@@ -1,12 +1,13 @@
 """What is compared: the product, and what a user would pick instead inside the same Envoy.
 
 A rival gets the same hardware as the product, and a careful operator who knows it: traffic is split
-over all pools by their true capacity, within a pool it goes to the least loaded endpoint or, where
-that serves more, to each by what it can do; dead ones are noticed within half a second, and what is
-late is cut off, so that nobody works for a client who has no use for it. Refusals carry the
-`Retry-After: 1` that the rendered configuration gives to all of Envoy's own. Limits and rates are
-swept; adaptive_concurrency has the best of the settings that `loadtest.compare.settings` tries,
-admission_control its defaults. Only `nothing` is left as it comes.
+over all pools by their true capacity, within a pool it goes to the least loaded endpoint (with
+limits, to each by what it can do where that serves more), dead ones are noticed within half a
+second, and what is late is cut off, so that nobody works for a client who has no use for it.
+Refusals carry the `Retry-After: 1` that the rendered configuration gives to all of Envoy's own.
+Limits and rates are swept; adaptive_concurrency has the best of the settings that
+`loadtest.compare.settings` tries, admission_control its defaults. Only `nothing` is left as it
+comes.
 """
 
 from __future__ import annotations
@@ -65,11 +66,12 @@ class Swept:
         )
 
 
-def variants(site: Site, swept: Swept) -> dict[str, Variant]:
-    """All of them by name, the product last."""
+def variants(site: Site, swept: Swept, limited: Site | None = None) -> dict[str, Variant]:
+    """All of them by name, the product last. The site is `limited` for limits, if that is another
+    one: with servers apart, which does the other rivals no good."""
     found = (
         nothing(site),
-        static_limit(site, swept.limits),
+        static_limit(limited or site, swept.limits),
         static_rate(site, swept.rate_rps),
         adaptive_concurrency(site),
         admission_control(site),

@@ -219,8 +219,8 @@ def sweep(scenario: Scenario) -> Kept:
     def limited(layout: Scenario, limits: Mapping[str, int]) -> float:
         return fmean(goodput_rps(layout, seed, limits=limits) for seed in SEEDS)
 
-    def rated(layout: Scenario, rate_rps: float) -> float:
-        return min(goodput_rps(layout, seed, rate_rps=rate_rps) for seed in SEEDS)
+    def rated(rate_rps: float) -> float:
+        return min(goodput_rps(scenario, seed, rate_rps=rate_rps) for seed in SEEDS)
 
     return search(scenario, limited, rated, "virtual")
 
