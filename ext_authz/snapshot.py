@@ -22,6 +22,10 @@ class Freshness(StrEnum):
     NEVER = "never"
 
 
+# No engine holds more at once.
+MOST_REQUESTS = 100_000.0
+
+
 @dataclass(frozen=True, slots=True)
 class Staleness:
     """How belief in a load fades with its age.
@@ -132,10 +136,11 @@ class EndpointSample:
     @property
     def load(self) -> float | None:
         """Requests the engine holds, or unknown if it named neither gauge. With one of the two
-        it is the least there can be."""
+        it is the least there can be. No more than `MOST_REQUESTS`, whatever a gauge says: one
+        absurd page must not be remembered for minutes."""
         if self.running is None and self.waiting is None:
             return None
-        return (self.running or 0.0) + (self.waiting or 0.0)
+        return min((self.running or 0.0) + (self.waiting or 0.0), MOST_REQUESTS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,7 +266,7 @@ class Decider:
             view.pool.measures.would_have.let_in(ask.tenant.name, spared, now)
         self.limits.charge(ask.tenant.name, ask.estimate, now)
         if self._refuser.hammering.sampled is not None:
-            self._refuser.hammering.let_in(view.flow, now)
+            self._refuser.hammering.let_in(ask.tenant.name, ask.caller, view.flow, now)
         self._ledger.open(book(ask, view, self.settings.lease_s, now))
         most_tokens = None
         if view.pool.spec.degrade is not None:

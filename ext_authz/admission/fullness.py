@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from math import exp, inf
 
+from ext_authz.admission.endpoints import EndpointState
+
 # How far one such refusal moves it, and how it grows in a second without one.
 STEP = 0.3
 GROWTH = 0.1
@@ -49,3 +51,12 @@ class Fullness:
         if seconds > FORGET_S:
             return float(slots)
         return min(self._load * exp(GROWTH * seconds), float(slots))
+
+
+def counted(load: float, endpoint: EndpointState) -> float:
+    """What an endpoint with that `load` takes of its pool's slots: others may fill it, but not the
+    endpoints beside it, however long their queue there is."""
+    beyond = load - endpoint.limit
+    if beyond <= 0.0:
+        return load
+    return load - min(beyond, endpoint.foreign)

@@ -137,11 +137,11 @@ class Record:
 class Hammering:
     """All keys that were refused lately, and those among them that hammer.
 
-    `sampled` is a key of which one request is being read though it looked like excess.
+    `sampled` is a key of which one request is being read though it looked like excess, and whose.
     """
 
     def __init__(self, rng: Random) -> None:
-        self.sampled: Record | None = None
+        self.sampled: tuple[_Name, Record] | None = None
         self._rng = rng
         self._known: LRUCache[_Name, Record] = LRUCache(MOST_KEYS)
         # Nearly always empty, which is all that most requests find out.
@@ -178,20 +178,22 @@ class Hammering:
             return None
         return record
 
-    def is_read(self, record: Record) -> bool:
+    def is_read(self, tenant: str, caller: Caller, record: Record) -> bool:
         """Whether a request that looks like excess is read all the same."""
         if self._rng.random() * READ_EVERY >= 1.0:
             return False
-        self.sampled = record
+        self.sampled = (tenant, caller.key), record
         return True
 
-    def let_in(self, flow: Flow, now: float) -> None:
-        """What looked like excess was let in as one of `flow`."""
-        if self.sampled is not None and self.sampled.flow is not flow:
-            self.sampled.read_all_until_s = now + self.sampled.read_all_s
-            longer_s = READ_ALL_GROWS * self.sampled.read_all_s
-            self.sampled.read_all_s = min(longer_s, MOST_READ_ALL_S)
-        self.sampled = None
+    def let_in(self, tenant: str, caller: Caller, flow: Flow, now: float) -> None:
+        """One of `flow` was let in. If it is the one that looked like excess, the guess may have
+        been wrong; what waited at the gate may come between."""
+        if self.sampled is None or self.sampled[0] != (tenant, caller.key):
+            return
+        record, self.sampled = self.sampled[1], None
+        if record.flow is not flow:
+            record.read_all_until_s = now + record.read_all_s
+            record.read_all_s = min(READ_ALL_GROWS * record.read_all_s, MOST_READ_ALL_S)
 
 
 def is_excess(record: Record, flow: Flow, pool: PoolState, waiting: int, now: float) -> bool:

@@ -94,7 +94,9 @@ class Refuser:
         last = record.flow
         flow = pool.shares.flow(last.key, last.weight, now, last.priority)
         waiting = self._waiting_of(record.pool, flow.key)
-        if not is_excess(record, flow, pool, waiting, now) or self.hammering.is_read(record):
+        if not is_excess(record, flow, pool, waiting, now) or self.hammering.is_read(
+            tenant.name, caller, record
+        ):
             return None
         prospect = _of_flow(pool, flow, record)
         retry, _ = self._retry(tenant, caller, prospect, now)

@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from ext_authz.admission.endpoints import EndpointState
+from ext_authz.admission.fullness import counted
 from ext_authz.admission.memory import cache_tokens, is_card_full, room_tokens
 from ext_authz.settings import Pool
 from ext_authz.snapshot import EndpointSample
@@ -35,11 +36,13 @@ _UNSEEN = "none yet"
 
 class _Entry:
     """What an endpoint counted for when it was last looked at. `load` None: not believed;
-    `is_told`: its telemetry is. `occupied` are the requests on its device, `room` is the largest
+    `is_told`: its telemetry is. `counted` is what it adds to the load of the pool. `occupied` are
+    the requests on its device, `room` is the largest
     request it has memory for, in tokens; `guarded` and `shown` are its `cache_tokens`.
     `key` orders it."""
 
     __slots__ = (
+        "counted",
         "guarded",
         "is_put_off",
         "is_told",
@@ -56,6 +59,7 @@ class _Entry:
 
     def __init__(self) -> None:
         self.load: float | None = None
+        self.counted = 0.0
         self.sample: EndpointSample | str | None = _UNSEEN
         self.own = 0
         self.slots = 0
@@ -186,7 +190,9 @@ class Roster:
                     continue
                 # What most often happens: only requests have come and gone.
                 load, own = endpoint.load, endpoint.own
-                self.load += load - entry.load
+                self.load -= entry.counted
+                entry.counted = counted(load, endpoint)
+                self.load += entry.counted
                 self.own += own - entry.own
                 entry.load = entry.occupied = load
                 entry.own = own
@@ -227,6 +233,7 @@ class Roster:
         self.own += endpoint.own - entry.own
         self.most += endpoint.slots - entry.slots
         entry.load, entry.own = load, endpoint.own
+        entry.counted = 0.0 if load is None else counted(load, endpoint)
         entry.slots, entry.untold = endpoint.slots, endpoint.untold
         self._believe(entry, 1)
         entry.guarded, entry.shown = cache_tokens(endpoint, spec, now)
@@ -266,7 +273,7 @@ class Roster:
     def _believe(self, entry: _Entry, sign: int) -> None:
         """Count an endpoint among those that are believed, if it is (1), or no more (-1)."""
         if entry.load is not None:
-            self.load += sign * entry.load
+            self.load += sign * entry.counted
             self.slots += sign * entry.slots
             self.untold += sign * entry.untold
             self.believed += sign

@@ -83,7 +83,14 @@ async def _live(scope: Scope, receive: Receive, send: Send) -> None:
     await receive()
     given = _settle_in()
     ended = asyncio.Event()
-    asyncio.get_running_loop().add_reader(given.ends, ended.set)
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        # A pipe at its end can be read for ever.
+        loop.remove_reader(given.ends)
+        ended.set()
+
+    loop.add_reader(given.ends, end)
     asked = None
     try:
         server = _make(given, scope, EnvoyDoor(send, given))

@@ -125,7 +125,7 @@ class AsgiHost:
     async def drain(self) -> None:
         """Finish what is running and let go: health first, then the door, then the streams, for
         the reasons that `GrpcHost.drain` has. At most `drain_s`."""
-        self._health.set(False)
+        self._health.close()
         await self._door.close()
         self._streams.drain()
         if self._open:

@@ -30,6 +30,15 @@ async def respond(send: Send, message: bytes) -> None:
         raise CallerLeftError from gone
 
 
+async def finish(send: Send) -> None:
+    """End a call whose messages are sent. Raises CallerLeftError."""
+    try:
+        await send({"type": "http.response.body", "body": b""})
+        await send(_END)
+    except Exception as gone:
+        raise CallerLeftError from gone
+
+
 async def end(send: Send, code: Code, message: str = "") -> None:
     """End a call without an answer: its only headers have the status."""
     await send_headers(send, 200, [*_HEAD, *trailers(code, message)])

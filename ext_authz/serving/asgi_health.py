@@ -6,7 +6,7 @@ import asyncio
 
 from grpc_health.v1 import health_pb2
 
-from ext_authz.serving.asgi_answers import START, CallerLeftError, Receive, Send
+from ext_authz.serving.asgi_answers import START, CallerLeftError, Receive, Send, finish
 from ext_authz.serving.departures import Departures
 from ext_authz.serving.grpc_frames import CallError, Code, framed
 from ext_authz.serving.services import AUTHORIZATION
@@ -19,7 +19,7 @@ class Health:
 
     def __init__(self, departures: Departures) -> None:
         self._departures = departures
-        self._serving = False
+        self._serving = self._ended = False
         self._watching: set[asyncio.Future[None]] = set()
 
     def set(self, serving: bool) -> None:
@@ -29,6 +29,11 @@ class Health:
             if not changed.done():
                 changed.set_result(None)
 
+    def close(self) -> None:
+        """We end: that is the last that those who watch are told."""
+        self._ended = True
+        self.set(False)
+
     def check(self, request: bytes) -> bytes:
         """The answer to one who asks. Raises CallError for what is no service of ours."""
         if _service(request) not in ("", AUTHORIZATION):
@@ -36,11 +41,12 @@ class Health:
         return self._state()
 
     async def watch(self, request: bytes, receive: Receive, send: Send) -> None:
-        """Tell one who watches until it leaves, which raises CallerLeftError."""
+        """Tell one who watches until it leaves, which raises CallerLeftError, or until we end."""
         known = _service(request) in ("", AUTHORIZATION)
         told: bytes | None = None
         await send(START)
         while True:
+            ended = self._ended
             changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._watching.add(changed)
             self._departures.watch(changed, receive)
@@ -50,7 +56,8 @@ class Health:
                     body = {"type": "http.response.body", "body": framed(state), "more_body": True}
                     await send(body)
                     told = state
-                await changed
+                if not ended:
+                    await changed
             except Exception as gone:
                 raise CallerLeftError from gone
             except asyncio.CancelledError:
@@ -59,6 +66,10 @@ class Health:
             finally:
                 self._watching.discard(changed)
                 self._departures.forget(changed)
+            if ended:
+                # A call that never ended would hold the drain up to its bound.
+                await finish(send)
+                return
 
     def _state(self) -> bytes:
         return _written(_STATES.SERVING if self._serving else _STATES.NOT_SERVING)

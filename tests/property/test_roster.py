@@ -49,7 +49,11 @@ class Oracle:
             if endpoint not in known and endpoint.serves(staleness, now):
                 known[endpoint] = max(0.0, endpoint.own - endpoint.untold) + endpoint.foreign
         self.slots = sum(e.limit for e in known)
-        self.load = sum(known.values())
+        # Others fill an endpoint at most.
+        self.load = sum(
+            max(load - endpoint.foreign, min(load, endpoint.limit))
+            for endpoint, load in known.items()
+        )
         self.untold = sum(e.untold for e in known)
         self.usable: dict[EndpointState, float] = {}
         for endpoint, load in known.items():
@@ -94,10 +98,16 @@ class RosterMachine(RuleBasedStateMachine):
         if stranger:
             seat(self.all)
         # What time alone changes is brought up to date at this pace in large pools.
-        self.is_exact = many <= SMALL or staleness.decay_s == 0.0
+        self.is_exact = many <= SMALL
 
     def _one(self, index: int) -> EndpointState:
         return self.all[index % len(self.all)]
+
+    def _catch_up(self) -> None:
+        if not self.is_exact:
+            # As if nobody had asked for some time.
+            self.state.roster.catch_up(self.now)
+            self.now += 1.01 * REFRESH_S
 
     @rule(index=INDEX, tokens=st.integers(0, 400))
     def reserve(self, index: int, tokens: int) -> None:
@@ -156,10 +166,7 @@ class RosterMachine(RuleBasedStateMachine):
         if not hasattr(self, "state"):
             return
         roster = self.state.roster
-        if not self.is_exact:
-            # As if nobody had asked for some time.
-            roster.catch_up(self.now)
-            self.now += 1.01 * REFRESH_S
+        self._catch_up()
         for tokens in (10, 300, 3000):
             seen = Oracle(self.state, tokens, self.now)
             choice = choose(self.state, tokens, self.now)
@@ -181,6 +188,7 @@ class RosterMachine(RuleBasedStateMachine):
         """Without telemetry one that serves, or the endpoint with the least of our own work."""
         if not hasattr(self, "state"):
             return
+        self._catch_up()
         choice = choose_blind(self.state, self.now)
         assert choice.endpoint is not None
         staleness = self.state.spec.staleness

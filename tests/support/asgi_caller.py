@@ -60,7 +60,7 @@ class AsgiCall:
     @property
     def messages(self) -> list[bytes]:
         """The messages that were sent so far."""
-        bodies = [e["body"] for e in self.sent if e["type"] == "http.response.body"]
+        bodies = [e["body"] for e in self.sent if e.get("body")]
         assert all(body == framed(body[5:]) for body in bodies)
         return [bytes(body[5:]) for body in bodies]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given, settings
@@ -37,6 +39,26 @@ def test_a_gauge_that_catches_up_counts_nothing_twice() -> None:
     endpoint.observe(sample(ADDRESS, 1.0, running=8.0))
     endpoint.observe(sample(ADDRESS, 2.0, running=8.0))
     assert (endpoint.load, endpoint.foreign) == (8.0, 0.0)
+
+
+def test_an_absurd_gauge_is_forgotten() -> None:
+    """A page that speaks of more than can be, or of infinitely many, holds for seconds only."""
+    for absurd in (1e300, math.inf):
+        endpoint = made(4)
+        endpoint.observe(sample(ADDRESS, 0.0, 0.0))
+        endpoint.observe(replace(sample(ADDRESS, 0.1, absurd), waiting=absurd))
+        assert math.isfinite(endpoint.load)
+        for step in range(2, 120):
+            endpoint.observe(sample(ADDRESS, 0.1 * step, 0.0))
+        assert endpoint.load < 0.5
+
+
+def test_a_mean_of_nothing_is_no_mean() -> None:
+    """An engine that counts ends without time says nothing of how long they took."""
+    endpoint = made(4)
+    endpoint.observe(sample(ADDRESS, 0.0, 1.0, execution_s=0.0))
+    endpoint.finished(0.0, 0.1)
+    assert endpoint.execution_s is None
 
 
 def test_what_others_bring_counts() -> None:

@@ -289,11 +289,12 @@ def test_a_key_whose_guesses_fail_is_not_read_for_good() -> None:
     """After each wrong guess all are read for longer, up to a bound."""
     shares = Shares(4)
     guessed, other = (shares.flow((name, "t"), 1.0, 0.0) for name in "ab")
-    hammering, record = Hammering(Random(1)), Record()
+    hammering, record, lasted = Hammering(Random(1)), Record(), list[float]()
     record.flow = guessed
-    lasted: list[float] = []
-    for now in (0.0, 1e4, 2e4, 3e4, 4e4):
-        hammering.sampled = record
-        hammering.let_in(other, now)
+    for now in (1.0, 1e4, 2e4, 3e4, 4e4):
+        hammering.sampled = ("a", b"key"), record
+        for who in "ba":  # what of another key waited at the gate says nothing of the guess
+            assert record.read_all_until_s < now
+            hammering.let_in(who, Caller(who, b"key"), other, now)
         lasted.append(record.read_all_until_s - now)
     assert lasted == [1.0, 16.0, 256.0, MOST_READ_ALL_S, MOST_READ_ALL_S]

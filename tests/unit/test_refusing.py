@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -46,3 +47,14 @@ def test_with_all_slots_taken_each_is_told_when_the_next_comes_free() -> None:
     steps = [later - sooner for sooner, later in pairwise(told)]
     assert sum(steps) / len(steps) == pytest.approx(2.0 / SLOTS, rel=0.1)
     assert min(steps) >= 0.0
+
+
+def test_a_queue_of_others_shuts_its_own_endpoint_and_not_the_pool() -> None:
+    """Sixty wait at one of two endpoints, none of them ours: the other one fills up."""
+    config = settings((pool("p", SLOTS, 2),), (tenant("a"),))
+    controller, asks = Controller(config, Random(1), 0.0), Asks(config)
+    for step in range(3):
+        controller.observe(replace(sample("p-0:80", 0.1 * step, 8.0), waiting=60.0))
+        controller.observe(sample("p-1:80", 0.1 * step))
+    decisions = [controller.arrive(asks("a"), 0.3) for _ in range(12)]
+    assert [d.endpoint for d in decisions if d.endpoint].count("p-1:80") == SLOTS

@@ -41,7 +41,8 @@ class ExecutionMean:
 
     The engine's own figure (time without its queue) is preferred; finished requests as the
     access log saw them (queue included) are used only where the engine gives none. What is not a
-    finite time of at least 0 is ignored. `value_s` is the mean, None while nothing has finished.
+    finite time above 0 is ignored: an engine whose clock stands still says nothing. `value_s` is
+    the mean, None while nothing has finished.
     """
 
     __slots__ = ("_engine_at_s", "_updated_s", "value_s")
@@ -53,13 +54,13 @@ class ExecutionMean:
 
     def measured(self, seconds: float, at_s: float) -> None:
         """The engine's own mean over what finished since it last told."""
-        if 0.0 <= seconds < inf:
+        if 0.0 < seconds < inf:
             self._engine_at_s = at_s
             self._blend(seconds, at_s)
 
     def finished(self, seconds: float, at_s: float) -> None:
         """One completed request, end to end."""
-        if not 0.0 <= seconds < inf:
+        if not 0.0 < seconds < inf:
             return
         if self._engine_at_s is None or at_s - self._engine_at_s > ENGINE_WORD_S:
             self._blend(seconds, at_s)
