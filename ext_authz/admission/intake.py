@@ -151,12 +151,16 @@ def resolved(ask: Ask, settings: AdmissionSettings) -> Ask | Decision:
     tenant = settings.tenants.get(ask.tenant.name)
     if tenant is None:
         return early_refusal(ask.tenant, Reason.UNKNOWN_KEY)
-    type_ = settings.types.get(ask.type.name) or settings.types[tenant.types[0]]
-    model = ask.request.model
+    own = ask.type.name if ask.type.name in tenant.types else tenant.types[0]
+    type_ = settings.types[own]
+    model = ask.request.model or tenant.default_model
     pool = settings.pools.get(ask.pools[0].name)
     if pool is None:
         return _refusal(Reason.NO_ENDPOINT, tenant, type_, ask.request)
-    if model is not None and tenant.models is not None and model not in tenant.models:
+    may = tenant.models is None or (
+        _serves(pool, tenant) if model is None else model in tenant.models
+    )
+    if not may:
         return _refusal(Reason.MODEL_NOT_ALLOWED, tenant, type_, ask.request)
     return replace(ask, tenant=tenant, type=type_, pools=chain_of(pool, settings.pools))
 

@@ -71,7 +71,8 @@ EXT_AUTHZ = """\
       envoy_grpc: {cluster_name: ext_authz}
       # What was not decided, or by a server that is gone: one that drains for its successor turns
       # away the Checks it has not begun. All tries are within the timeout; as Envoy gives each of
-      # them no more than the maximum interval, that is as long.
+      # them no more than the maximum interval, that is as long. Of a Check of more than 64 KiB
+      # Envoy keeps no copy: its second try fails, as it would have without one.
       retry_policy:
         retry_on: connect-failure,refused-stream,reset,unavailable,cancelled
         num_retries: 2

@@ -58,7 +58,7 @@ class AccessLogSink:
                 entries = iter(self._codec.split_access_log(message))
             except CodecError:
                 self._gate.settlement.count(EntryResult.MALFORMED)
-                continue
+                entries = iter(())
             self._behind += 1
             try:
                 await self._work_off(entries)
@@ -88,6 +88,9 @@ class AccessLogSink:
             if now >= ends_s:
                 done = False
                 break
+        if now == began_s:
+            # Messages with nothing in them take time as well.
+            now = self._clock.now()
         self._spent_s += now - began_s
         return done
 

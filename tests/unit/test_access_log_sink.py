@@ -173,3 +173,20 @@ def _page(service: Service) -> str:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(service.metrics)
     return generate_latest(registry).decode()
+
+
+@pytest.mark.parametrize("worthless", [b"", b"\xff"])
+async def test_messages_without_entries_let_others_work_too(worthless: bytes) -> None:
+    """However many come at once: they take time, and that is shared."""
+    backlog, turns = Backlog(0), 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    task = asyncio.ensure_future(others())
+    await backlog.consume(*[worthless] * 100)
+    task.cancel()
+    assert turns >= 100 / ENTRIES_A_SLICE

@@ -204,3 +204,13 @@ def test_what_a_reload_ends_is_counted_too() -> None:
     ((key, seen),) = controller.holding.waits.by_end.items()
     assert key == ("p", TicketResult.EVICTED)
     assert seen.total == pytest.approx(0.1)
+
+
+def test_a_reload_takes_the_right_to_a_model_from_who_waits() -> None:
+    """Also from one that named none and has its tenant's own."""
+    controller, asks = running(config(HoldRules(LIMIT_S)))
+    assert outcomes(controller, asks, ["a"] * 5)[-1] == HELD
+    mine = replace(asks.config.tenants["a"], models=frozenset({"other"}), default_model="m")
+    controller.reconfigure(replace(asks.config, tenants={**asks.config.tenants, "a": mine}), 0.2)
+    ((_, told),) = controller.dispatched(0.2)
+    assert (told.verdict, told.reason) == (Verdict.REJECT, Reason.MODEL_NOT_ALLOWED)
