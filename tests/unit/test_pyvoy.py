@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import sys
+import time
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -12,7 +16,7 @@ from ext_authz.cli import main
 from ext_authz.config import load
 from ext_authz.pyvoy.envoy import envoy_config
 from ext_authz.pyvoy.given import Given
-from ext_authz.pyvoy.supervise import _held
+from ext_authz.pyvoy.supervise import _held, _run
 
 CONFIG = """\
 admission_control:
@@ -106,3 +110,27 @@ def test_names_and_both_families_can_be_listened_at(listen: str) -> None:
     """As with the other host."""
     with _held(listen) as held:
         assert held.getsockname()[1] > 0
+
+
+def test_a_second_signal_ends_what_does_not_drain(tmp_path: Path) -> None:
+    """The first one closes the pipe; a process that then hangs is ended by the next."""
+    ready = tmp_path / "ready"
+    hangs = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"
+
+    def signal_twice() -> None:
+        while not ready.exists():
+            time.sleep(0.01)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.05)
+
+    # A signal that comes too early must not end the tests.
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    thread = Thread(target=signal_twice)
+    try:
+        thread.start()
+        code = _run([sys.executable, "-c", hangs], dict(os.environ), str(tmp_path), os.pipe())
+        thread.join()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert code == 128 + signal.SIGTERM
