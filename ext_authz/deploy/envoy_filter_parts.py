@@ -69,12 +69,13 @@ EXT_AUTHZ = """\
     grpc_service:
       timeout: $timeout
       envoy_grpc: {cluster_name: ext_authz}
-      # What was not decided, or by a server that is gone: one that drains for its successor turns
-      # away the Checks it has not begun. All tries are within the timeout; as Envoy gives each of
-      # them no more than the maximum interval, that is as long. Of a Check of more than 64 KiB
-      # Envoy keeps no copy: its second try fails, as it would have without one.
+      # One that ends turns away the Checks it has not begun; its successor, or another one, decides
+      # them. Nothing is asked again where no server answers: that only takes longer. All tries are
+      # within the timeout; as Envoy gives each of them no more than the maximum interval, that is
+      # as long. Of a Check of more than 64 KiB Envoy keeps no copy: its second try fails, as it
+      # would have without one.
       retry_policy:
-        retry_on: connect-failure,refused-stream,reset,unavailable,cancelled
+        retry_on: refused-stream,unavailable,cancelled
         num_retries: 2
         retry_back_off: {base_interval: 0.01s, max_interval: $timeout}
     # What happens when no answer comes; a denial is never turned into a pass by this.
