@@ -29,7 +29,7 @@ HEAD = """# Benchmarks
 The gate against what a user would pick instead, inside the same Envoy, on the same arrivals, before
 model servers of `loadtest/backend` whose knees, caches and speeds differ from scenario to scenario.
 Written by `{command}`; played on {date} at {commit},
-on {machine}.
+on {machine}, at most {at_once} at a time.
 Rounds: {rounds}; medians of them, in parentheses the least and the most.
 [How to run it](../loadtest/README.md).
 
@@ -72,13 +72,15 @@ REAL = """A real model server, with a tiny model on the CPU of the machine that 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Where figures come from: the command that wrote them, when they were measured. `bench` is
-    what `make bench` wrote last, empty if it was not run."""
+    """Where figures come from: the command that wrote them, when they were measured. `at_once` runs
+    were played at the same time, at most. `bench` is what `make bench` wrote last, empty if it was
+    not run."""
 
     command: str
     date: str
     commit: str
     machine: str
+    at_once: int = 1
     bench: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -91,7 +93,25 @@ def facts_of(command: str, runs: Iterable[Run], build: Path) -> Facts:
     commits = ", ".join(f"{name} ({many} runs)" for name, many in played.items())
     cores = len(os.sched_getaffinity(0))
     machine = f"{cores} core{'s' * (cores > 1)} of {_processor()}"
-    return Facts(command, date, commits or "no commit", machine, _bench(build / "bench.json"))
+    return Facts(
+        command,
+        date,
+        commits or "no commit",
+        machine,
+        _most_at_once(runs),
+        _bench(build / "bench.json"),
+    )
+
+
+def _most_at_once(runs: Iterable[Run]) -> int:
+    """Of runs by the time they began."""
+    ends_s: list[float] = []
+    most = 1
+    for run in runs:
+        ends_s = [end_s for end_s in ends_s if end_s > run.at_unix_s]
+        ends_s.append(run.at_unix_s + len(run.series.offered_rps))
+        most = max(most, len(ends_s))
+    return most
 
 
 def _bench(path: Path) -> dict[str, Any]:
@@ -132,6 +152,7 @@ def document(rows: Rows, facts: Facts, real: Rows | None = None) -> str:
             date=facts.date,
             commit=facts.commit,
             machine=facts.machine,
+            at_once=facts.at_once,
             rounds=rounds,
         ),
         "## Targets",

@@ -212,8 +212,8 @@ def test_what_runs_were_played_with_is_told(tmp_path: Path) -> None:
     """Of each run, in the order of time: what is resumed may be of several commits."""
     first = replace(RUNS[0], commit="abc1234")
     later = replace(first, at_unix_s=first.at_unix_s + 60.0, commit="def5678")
-    found = facts_of("", [later, first, first], tmp_path).commit
-    assert found == "abc1234 (2 runs), def5678 (1 runs)"
+    facts = facts_of("", [later, first, first], tmp_path)
+    assert facts.commit == "abc1234 (2 runs), def5678 (1 runs)"
 
 
 def test_real_servers_have_rows_of_their_own() -> None:
@@ -227,12 +227,21 @@ def test_real_servers_have_rows_of_their_own() -> None:
     assert "BACKEND" not in document(summary(RUNS), FACTS)
 
 
+def test_runs_at_the_same_time_are_counted(tmp_path: Path) -> None:
+    """From when each began, for as long as it offered something."""
+    series = replace(RUNS[0].series, offered_rps=[1] * 30)
+    made = [replace(RUNS[0], series=series, at_unix_s=at_s) for at_s in (0.0, 29.0, 31.0, 100.0)]
+    assert facts_of("", made, tmp_path).at_once == 2
+    assert facts_of("", [made[0], made[3]], tmp_path).at_once == 1
+    assert "at most 2 at a time" in document(summary(RUNS), facts_of("", made, tmp_path))
+
+
 def test_speeds_are_those_of_the_last_benchmark(tmp_path: Path) -> None:
     """Met, missed and not measured; without a benchmark, or with a torn one, nothing is said."""
     bench = tmp_path / "bench.json"
-    assert facts_of("", [], tmp_path).bench == {}
-    bench.write_text('{"check_rps_ratio": 0.')
-    assert facts_of("", [], tmp_path).bench == {}
+    for torn in ("", '{"check_rps_ratio": 0.'):
+        bench.write_text(torn)
+        assert facts_of("", [], tmp_path).bench == {}
     bench.write_text('{"commit": "abc1234", "check_rps_ratio": 0.31, "check_p99_us": 349.5}')
     text = document(summary(RUNS), facts_of("", [], tmp_path))
     assert "By `make bench` at abc1234, plain Python:" in text
@@ -286,7 +295,6 @@ def test_figures_that_meant_something_else_are_left_out() -> None:
     """Of runs that were measured before; the others of theirs stay."""
     before = [replace(each, measures=MEASURES - 1) for each in RUNS]
     row = summary(before)["overload-1.5x"][PRODUCT]
-    assert row.value("premature") is None
-    assert row.value("goodput_rps") == 68.0
+    assert (row.value("premature"), row.value("goodput_rps")) == (None, 68.0)
     mixed = [*before[:3], *RUNS[3:]]
     assert summary(mixed)["overload-1.5x"][PRODUCT].figures["premature"].low == 0.02
