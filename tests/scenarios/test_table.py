@@ -23,12 +23,13 @@ from loadtest.scenarios.table import SCENARIOS
 LOW = frozenset({"share_error", "innocent_p99_s", "premature", "amplification"})
 # What is missed yet, with the figures of seeds 1, 2 and 3.
 MISSED: dict[tuple[str, str], str] = {
-    ("telemetry lags 6 s", "of_best"): "0.90, 0.87 and 0.81",
-    ("access log 1 s late", "of_best"): "0.90, 0.92 and 0.89",
+    ("telemetry lags 6 s", "of_best"): "0.91, 0.88 and 0.91",
+    ("access log 1 s late", "of_best"): "0.93, 0.89 and 0.91",
     ("card nearly full", "of_best"): "1.00, 1.00 and 0.96",
-    ("retry storm: obey", "of_best"): "0.94, 0.96 and 0.90",
-    ("retry storm: obey", "innocent_p99_s"): "1.31, 1.70 and 1.08",
-    ("retry storm: obey", "innocent_served"): "0.95, 0.96 and 0.97",
+    ("retry storm: obey", "of_best"): "0.95, 0.97 and 0.90",
+    ("retry storm: obey", "innocent_p99_s"): "1.34, 1.67 and 1.09",
+    ("retry storm: obey", "innocent_served"): "0.97, 0.98 and 0.94",
+    ("retry storm: hammer", "innocent_served"): "0.948, 0.97 and 0.96",
 }
 
 
