@@ -1,4 +1,5 @@
-"""The load at which a pool was felt to be full though it had slots.
+"""How full a pool is: what its endpoints count for, and the load at which it was felt to be full
+though it had slots.
 
 PURE. Where the promise or memory is what bounds a pool, its slots are never used up, and shares of
 them would bind nobody: who asks most often would get most. So what is shared out is no more than

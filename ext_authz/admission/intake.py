@@ -59,7 +59,7 @@ class Intake:
         """Everything the controller needs, or the refusal that needs no look at load."""
         type_ = self.type_of(tenant, call, request)
         model = request.model or tenant.default_model
-        if model is not None and tenant.models is not None and model not in tenant.models:
+        if model is not None and not _may_use(model, tenant):
             return _refusal(Reason.MODEL_NOT_ALLOWED, tenant, type_, request)
         pipeline = self._pipelines.of(model, request.path)
         if pipeline is None:
@@ -151,16 +151,12 @@ def resolved(ask: Ask, settings: AdmissionSettings) -> Ask | Decision:
     tenant = settings.tenants.get(ask.tenant.name)
     if tenant is None:
         return early_refusal(ask.tenant, Reason.UNKNOWN_KEY)
-    own = ask.type.name if ask.type.name in tenant.types else tenant.types[0]
-    type_ = settings.types[own]
+    type_ = settings.types[ask.type.name if ask.type.name in tenant.types else tenant.types[0]]
     model = ask.request.model or tenant.default_model
     pool = settings.pools.get(ask.pools[0].name)
     if pool is None:
         return _refusal(Reason.NO_ENDPOINT, tenant, type_, ask.request)
-    may = tenant.models is None or (
-        _serves(pool, tenant) if model is None else model in tenant.models
-    )
-    if not may:
+    if not (_serves(pool, tenant) if model is None else _may_use(model, tenant)):
         return _refusal(Reason.MODEL_NOT_ALLOWED, tenant, type_, ask.request)
     return replace(ask, tenant=tenant, type=type_, pools=chain_of(pool, settings.pools))
 
@@ -188,6 +184,10 @@ def _milliseconds(value: str | None) -> float | None:
         return None
     # Zero is how Envoy writes "no timeout".
     return int(value) / 1000.0 or None
+
+
+def _may_use(model: str, tenant: Tenant) -> bool:
+    return tenant.models is None or model in tenant.models
 
 
 def _serves(pool: Pool, tenant: Tenant) -> bool:

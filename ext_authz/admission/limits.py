@@ -222,6 +222,7 @@ class Knee:
         if not pressed and self.slots is not None and slots < self.slots <= worse.load:
             return self.slots
         if now - self._refused_s >= PRESSED_S:
+            # For less load than this it need not be full, only asked for more.
             return slots
         if at:
             before = known[at - 2] if at > 1 else NOTHING

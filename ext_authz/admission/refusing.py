@@ -130,9 +130,8 @@ def _prospect(ask: Ask, view: View | None, pools: Mapping[str, PoolState]) -> Pr
 def _of_flow(pool: PoolState, flow: Flow, seen: View | Record) -> Prospect:
     """A slot of the flow's own share comes free once in a while. Whatever is configured, the pool
     has no more of them than it held just now, or than the endpoint may."""
-    endpoint = seen.endpoint
-    known = max(seen.pool_load, endpoint.limit) if endpoint is not None else inf
-    slots = max(1.0, min(pool.shares.returning_share(flow), known))
+    most = inf if seen.endpoint is None else max(seen.pool_load, seen.endpoint.limit)
+    slots = max(1.0, min(pool.shares.returning_share(flow), most))
     gap_s = (seen.execution_s or UNKNOWN_EXECUTION_S) / slots
     scope = f"{pool.spec.name}:{flow.key[1]}"
     return Prospect(scope, gap_s + seen.wait_s, 1.0 / gap_s, 1.0, slots, flow.let_in, flow.since_s)

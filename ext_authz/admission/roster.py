@@ -37,9 +37,8 @@ _UNSEEN = "none yet"
 class _Entry:
     """What an endpoint counted for when it was last looked at. `load` None: not believed;
     `is_told`: its telemetry is. `counted` is what it adds to the load of the pool. `occupied` are
-    the requests on its device, `room` is the largest
-    request it has memory for, in tokens; `guarded` and `shown` are its `cache_tokens`.
-    `key` orders it."""
+    the requests on its device, `room` is the largest request it has memory for, in tokens;
+    `guarded` and `shown` are its `cache_tokens`. `key` orders it."""
 
     __slots__ = (
         "counted",

@@ -69,11 +69,11 @@ EXT_AUTHZ = """\
     grpc_service:
       timeout: $timeout
       envoy_grpc: {cluster_name: ext_authz}
-      # One that ends turns away the Checks it has not begun; its successor, or another one, decides
-      # them. Nothing is asked again where no server answers: that only takes longer. All tries are
-      # within the timeout; as Envoy gives each of them no more than the maximum interval, that is
-      # as long. Of a Check of more than 64 KiB Envoy keeps no copy: its second try fails, as it
-      # would have without one.
+      # A gate that ends turns away the Checks it has not begun; its successor, or another one,
+      # decides them. Nothing is asked again where no server answers: that only takes longer. All
+      # tries are within the timeout; as Envoy gives each of them no more than the maximum interval,
+      # that is as long. Of a Check of more than 64 KiB Envoy keeps no copy: its second try fails,
+      # as it would have without one.
       retry_policy:
         retry_on: refused-stream,unavailable,cancelled
         num_retries: 2

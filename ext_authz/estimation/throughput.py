@@ -14,10 +14,10 @@ from bisect import bisect_right
 from math import exp, sqrt
 
 from ext_authz.model import value
+from ext_authz.snapshot import MOST_REQUESTS
 
 # Classes lie so far apart, but no closer than one request.
 STEP = 1.0 / 16.0
-MOST_LOAD = 100_000
 # What is known is known to this standard error, relative, and from so many lessons.
 PRECISION = 0.03
 FEWEST, MOST, ROUGH = 3.0, 100.0, 0.9
@@ -37,7 +37,7 @@ SLACK, CLIP, CHANGED = 1.0, 5.0, 7.0
 
 def _loads() -> tuple[int, ...]:
     loads = [1]
-    while loads[-1] < MOST_LOAD:
+    while loads[-1] < MOST_REQUESTS:
         loads.append(loads[-1] + max(1, round(STEP * loads[-1])))
     return tuple(loads)
 
@@ -84,7 +84,7 @@ class Throughput:
     def learn(self, load: float, rate: float, calm: bool = False) -> None:
         """At a mean load of `load` requests work was done at `rate`; below a load of 1 there is
         nothing to learn. Unless `calm`, what is known of any load is older then."""
-        if not 1.0 <= load <= MOST_LOAD:
+        if not 1.0 <= load <= MOST_REQUESTS:
             return
         lower = min(class_of(load), len(LOADS) - 2)
         upper = lower + 1

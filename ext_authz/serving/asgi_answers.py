@@ -22,21 +22,12 @@ class CallerLeftError(Exception):
 
 async def respond(send: Send, message: bytes) -> None:
     """End a call with `message`. Raises CallerLeftError."""
-    try:
-        await send(START)
-        await send({"type": "http.response.body", "body": framed(message)})
-        await send(_END)
-    except Exception as gone:  # each server has an exception of its own for it
-        raise CallerLeftError from gone
+    await _send(send, START, {"type": "http.response.body", "body": framed(message)}, _END)
 
 
 async def finish(send: Send) -> None:
     """End a call whose messages are sent. Raises CallerLeftError."""
-    try:
-        await send({"type": "http.response.body", "body": b""})
-        await send(_END)
-    except Exception as gone:
-        raise CallerLeftError from gone
+    await _send(send, {"type": "http.response.body", "body": b""}, _END)
 
 
 async def end(send: Send, code: Code, message: str = "") -> None:
@@ -46,8 +37,13 @@ async def end(send: Send, code: Code, message: str = "") -> None:
 
 async def send_headers(send: Send, status: int, headers: list[tuple[bytes, bytes]]) -> None:
     """Answer with nothing but headers. Nobody may be there to have them."""
+    start = {"type": "http.response.start", "status": status, "headers": headers}
+    await _send(send, start, {"type": "http.response.body", "body": b""})
+
+
+async def _send(send: Send, *events: Event) -> None:
     try:
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
-    except Exception as gone:
+        for event in events:
+            await send(event)
+    except Exception as gone:  # each server has an exception of its own for it
         raise CallerLeftError from gone

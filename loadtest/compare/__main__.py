@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from loadtest.compare.scenario import Scenario
 from loadtest.compare.site import site_of
 from loadtest.compare.table import QUICK, SCENARIOS
 from loadtest.compare.variants import NAMES, Swept, Variant, variants
+from loadtest.processes import end_with_what_was_started
 
 BUILD = Path("build")
 ROUNDS = 3
@@ -131,8 +131,7 @@ def main(argv: list[str] | None = None) -> int:
         for name, scenario in SCENARIOS.items():
             print(f"{name:<18}{scenario.about}")
         return 0
-    # By default a SIGTERM would leave all that was started behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    end_with_what_was_started()
     # What one short command found must not mix with what took hours.
     runs = given.build / RUNS.relative_to("build") if given.full else given.build / "loadtest/quick"
     chosen = [SCENARIOS[name] for name in given.only]

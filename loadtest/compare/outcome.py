@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 RUNS = Path("build/loadtest/runs")
-# Counted up when a figure comes to mean something else, and the figures that did: those of runs
-# that were measured before are left out.
-MEASURES = 2
-CHANGED = ("premature", "amplification")
+# Figures that have come to mean something else, and since which version of the measures: those of
+# runs that were measured before are left out.
+SINCE = {"premature": 2, "amplification": 2}
+MEASURES = max(SINCE.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class Probe:
 class Run:
     """One run. `limit` is the number that the variant had, if it has one (a static limit); `notes`
     are lines about what was odd; `probe` is there where streams were read live; `world` is the
-    digest of what was played, `commit` what it was played with, `measures` what its figures
-    mean."""
+    digest of what was played, `commit` what it was played with, `measures` the version of what
+    its figures mean."""
 
     scenario: str
     variant: str

@@ -1,5 +1,5 @@
-"""The gate before a real model server on the CPU, and the same load without it:
-`python -m loadtest.compare.real triton`, or `make loadtest BACKEND=triton`.
+"""The gate before a real model server on the CPU, and the same load without it and with the best
+static limit: `python -m loadtest.compare.real triton`, or `make loadtest BACKEND=triton`.
 
 Unlike the table's scenarios nothing here is known beforehand: what the server does at its best is
 measured first, and the load is a multiple of that. The server comes in an environment of its own
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import tempfile
 import time
@@ -34,13 +33,15 @@ from loadtest.compare.stack import PORTS, gate_config, wait_fresh
 from loadtest.compare.summary import as_json, summary
 from loadtest.compare.tables import markdown, of_scenario
 from loadtest.compare.tries import read
-from loadtest.compare.variants import NOTHING, TITLES, Variant, product
+from loadtest.compare.variants import NOTHING, STATIC, TITLES, Variant, product
 from loadtest.parts import rendered, start_envoy, start_gate, unanswered_checks
-from loadtest.processes import free_port
+from loadtest.processes import end_with_what_was_started, free_port
 
 BUILD = Path("build")
 POOL = "primary"
 LOOK_S = 0.25
+# Limits that are tried, as parts of what the server is best with when there is no promise.
+TRIED = (0.25, 0.5, 0.75, 1.0)
 
 
 BACKENDS = {"triton": real_triton.start, "vllm": real_vllm.start}
@@ -53,6 +54,16 @@ def ungated() -> Variant:
         return edge.with_split(edge.without_gate(config), {POOL: 1.0})
 
     return Variant(NOTHING, TITLES[NOTHING], change)
+
+
+def limited(real: Real, limit: int) -> Variant:
+    """So many in flight at most, and what is late is cut off."""
+
+    def change(config: edge.Config) -> edge.Config:
+        config = edge.with_static_limit(config, {POOL: limit}, {POOL: 1.0})
+        return edge.with_timeouts(config, {"/": real.scenario.slo_s})
+
+    return Variant(STATIC, TITLES[STATIC], change, limit=limit)
 
 
 def play(real: Real, variant: Variant, round_: int) -> Run:
@@ -91,6 +102,7 @@ def play(real: Real, variant: Variant, round_: int) -> Run:
         seed=round_,
         at_unix_s=round(at_unix_s, 1),
         cpu=meter.cpu(late_p99_s(tries)),
+        limit=variant.limit,
         measured=measured(scenario, tries, ()),
         series=series(scenario, tries, ()),
         notes=(f"{lost} checks got no answer in time",) if lost else (),
@@ -100,18 +112,28 @@ def play(real: Real, variant: Variant, round_: int) -> Run:
 
 
 def compare(name: str, rounds: int, build: Path) -> list[Run]:
-    """Play both variants before the server called `name`, in turn."""
-    runs = []
+    """Play all variants before the server called `name`, in turn. The limit is the best of those
+    that the first round tries."""
+    runs: list[Run] = []
+
+    def played(variant: Variant, round_: int) -> Run:
+        run = unstarved(partial(play, real, variant, round_))
+        say(line(run))
+        return run
+
     with tempfile.TemporaryDirectory(prefix="loadtest-") as folder, ExitStack() as stack:
         real = BACKENDS[name](Path(folder), stack)
         best_rps = best_rate(f"{real.server.url}{real.path}", real.body, real.at_once)
         say(f"{name}: at its best {best_rps:.1f} requests a second, {real.at_once} at once")
         real = replace(real, scenario=replace(real.scenario, capacity_rps=round(best_rps, 1)))
+        limits = sorted({max(1, round(part * real.at_once)) for part in TRIED})
+        tried = {limit: played(limited(real, limit), 1) for limit in limits}
+        best = max(tried, key=lambda limit: tried[limit].measured.goodput_rps)
+        say(f"{name}: its best limit is {best}")
         for round_ in range(1, rounds + 1):
-            for variant in (ungated(), product()):
-                run = unstarved(partial(play, real, variant, round_))
+            again = tried[best] if round_ == 1 else played(limited(real, best), round_)
+            for run in (again, played(ungated(), round_), played(product(), round_)):
                 write(run, build / "loadtest" / "real")
-                say(line(run))
                 runs.append(run)
     return runs
 
@@ -128,8 +150,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=1, metavar="N")
     parser.add_argument("--build", type=Path, default=BUILD, metavar="DIR")
     given = parser.parse_args(argv)
-    # By default a SIGTERM would leave all that was started behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    end_with_what_was_started()
     rows = summary(compare(given.backend, given.rounds, given.build))
     out = given.build / f"loadtest-{given.backend}.json"
     out.write_text(json.dumps(as_json(rows), indent=1) + "\n")

@@ -28,7 +28,7 @@ HEAD = """# Benchmarks
 
 The gate against what a user would pick instead, inside the same Envoy, on the same arrivals, before
 model servers of `loadtest/backend` whose knees, caches and speeds differ from scenario to scenario.
-Written by `{command}`; played on {date} at {commit},
+Written by `{command}`; played on {date} at {commits},
 on {machine}, at most {at_once} at a time.
 Rounds: {rounds}; medians of them, in parentheses the least and the most.
 [How to run it](../loadtest/README.md).
@@ -72,13 +72,13 @@ REAL = """A real model server, with a tiny model on the CPU of the machine that 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Where figures come from: the command that wrote them, when they were measured. `at_once` runs
-    were played at the same time, at most. `bench` is what `make bench` wrote last, empty if it was
-    not run."""
+    """Where figures come from: the command that wrote them, when and with which commits the runs
+    were played. `at_once` of them were played at the same time, at most. `bench` is what
+    `make bench` wrote last, empty if it was not run."""
 
     command: str
     date: str
-    commit: str
+    commits: str
     machine: str
     at_once: int = 1
     bench: Mapping[str, Any] = field(default_factory=dict)
@@ -133,7 +133,7 @@ def write_all(
     words = {
         "written by": facts.command,
         "on": facts.date,
-        "at": facts.commit,
+        "at": facts.commits,
         "machine": facts.machine,
     }
     (build / "loadtest.html").write_text(page(rows, words))
@@ -150,7 +150,7 @@ def document(rows: Rows, facts: Facts, real: Rows | None = None) -> str:
         HEAD.format(
             command=facts.command,
             date=facts.date,
-            commit=facts.commit,
+            commits=facts.commits,
             machine=facts.machine,
             at_once=facts.at_once,
             rounds=rounds,

@@ -4,7 +4,6 @@ minute a run."""
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Iterator
 
@@ -14,6 +13,7 @@ from loadtest.compare.playing import play
 from loadtest.compare.site import Site, site_of
 from loadtest.compare.table import SCENARIOS
 from loadtest.compare.variants import Variant, adaptive_concurrency, admission_control
+from loadtest.processes import end_with_what_was_started
 
 TRIED = ("overload-1.5x", "heavy-tail")
 GRADIENTS = {
@@ -63,8 +63,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(
             f"there is no {given.only!r}; known are {', '.join((*GRADIENTS, *REJECTINGS))}"
         )
-    # By default a SIGTERM would leave all that was started behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    end_with_what_was_started()
     for name in given.names:
         for words, variant in tried(site_of(SCENARIOS[name])):
             if given.only in (None, words):

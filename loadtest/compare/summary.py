@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
-from loadtest.compare.outcome import CHANGED, MEASURES, Measured, Run
+from loadtest.compare.outcome import SINCE, Measured, Run
 from loadtest.compare.scenario import world_of
 from loadtest.compare.table import SCENARIOS
 from loadtest.compare.variants import NAMES
@@ -85,7 +85,7 @@ def _outdated(run: Run) -> bool:
 def _row(runs: Sequence[Run]) -> Row:
     figures = {}
     for name in FIGURES:
-        same = [run for run in runs if name not in CHANGED or run.measures == MEASURES]
+        same = [run for run in runs if run.measures >= SINCE.get(name, 1)]
         values = [v for run in same if (v := getattr(run.measured, name)) is not None]
         if values:
             figures[name] = Figure(float(median(values)), float(min(values)), float(max(values)))

@@ -12,8 +12,15 @@ from aiohttp import web
 from loadtest.compare import rate, real_triton, real_vllm
 from loadtest.compare.plans import plan_of
 from loadtest.compare.rate import _best_rate
-from loadtest.compare.real import BACKENDS, POOL, main, ungated
+from loadtest.compare.real import BACKENDS, POOL, limited, main, ungated
+from loadtest.compare.real_server import Real
 from tests.support.ports import free_port
+
+
+class Somewhere:
+    """A model server that is not asked."""
+
+    url = "http://127.0.0.1:1"
 
 
 @pytest.fixture
@@ -68,19 +75,35 @@ def test_each_backend_has_a_plan_of_its_name() -> None:
         assert scenario.rate_rps(scenario.tenants[0], 1.0) > scenario.capacity_rps
 
 
-def test_without_the_gate_everything_goes_to_the_one_pool() -> None:
-    """And nobody is asked."""
-    route = {"match": {"prefix": "/"}, "route": {"cluster": "pool-primary"}}
+def _config() -> dict[str, Any]:
+    route = {"match": {"prefix": "/"}, "route": {"cluster": "pool_primary"}}
     manager = {
         "http_filters": [{"name": "x"}, {"name": "envoy.filters.http.router"}],
         "access_log": [1],
         "route_config": {"virtual_hosts": [{"routes": [route]}]},
     }
     chain = {"filters": [{"typed_config": manager}]}
-    config: dict[str, Any] = {
-        "static_resources": {"listeners": [{"filter_chains": [chain]}], "clusters": []}
-    }
-    changed = ungated().change(config)
+    cluster = {"name": f"pool_{POOL}"}
+    return {"static_resources": {"listeners": [{"filter_chains": [chain]}], "clusters": [cluster]}}
+
+
+def test_a_limit_is_a_breaker_and_a_timeout() -> None:
+    """So many in flight, as long as the promise lasts."""
+    real = Real(real_triton.SCENARIO, Somewhere(), {}, {}, "/x", {}, 8)
+    variant = limited(real, 6)
+    changed = variant.change(_config())
+    (cluster,) = changed["static_resources"]["clusters"]
+    (threshold,) = cluster["circuit_breakers"]["thresholds"]
+    assert threshold["max_requests"] == variant.limit == 6
+    (listener,) = changed["static_resources"]["listeners"]
+    made = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    (route,) = made["route_config"]["virtual_hosts"][0]["routes"]
+    assert route["route"]["timeout"] == "0.15s"
+
+
+def test_without_the_gate_everything_goes_to_the_one_pool() -> None:
+    """And nobody is asked."""
+    changed = ungated().change(_config())
     (listener,) = changed["static_resources"]["listeners"]
     made = listener["filter_chains"][0]["filters"][0]["typed_config"]
     assert [each["name"] for each in made["http_filters"]] == ["envoy.filters.http.router"]

@@ -213,7 +213,7 @@ def test_what_runs_were_played_with_is_told(tmp_path: Path) -> None:
     first = replace(RUNS[0], commit="abc1234")
     later = replace(first, at_unix_s=first.at_unix_s + 60.0, commit="def5678")
     facts = facts_of("", [later, first, first], tmp_path)
-    assert facts.commit == "abc1234 (2 runs), def5678 (1 runs)"
+    assert facts.commits == "abc1234 (2 runs), def5678 (1 runs)"
 
 
 def test_real_servers_have_rows_of_their_own() -> None:
