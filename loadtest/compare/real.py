@@ -41,7 +41,7 @@ BUILD = Path("build")
 POOL = "primary"
 LOOK_S = 0.25
 # Limits that are tried, as parts of what the server is best with when there is no promise.
-TRIED = (0.25, 0.5, 0.75, 1.0)
+TRIED = (0.5, 1.0, 1.5, 2.0)
 
 
 BACKENDS = {"triton": real_triton.start, "vllm": real_vllm.start}
