@@ -19,7 +19,7 @@ from ext_authz.snapshot import Report
 from ext_authz.telemetry.sources.feedback import nats
 from ext_authz.telemetry.sources.feedback.fields import json_object
 from ext_authz.telemetry.sources.feedback.heartbeat import Header, encode
-from ext_authz.telemetry.sources.feedback.stream import METHOD, content_of, frame_of
+from ext_authz.telemetry.sources.feedback.stream import METHOD, WELCOME, content_of, frame_of
 from ext_authz.telemetry.sources.feedback.tokens import read_tokens
 
 log = logging.getLogger(__name__)
@@ -175,6 +175,11 @@ def sender_for(url: str, token_file: Path | None) -> Sender:
 
 
 async def _write(call: Any, beats: Beats) -> None:
+    # Not before the gate has let us in: of a write that meets a refusal grpc.aio makes "INTERNAL"
+    # in place of what the gate said (grpc/grpc#36066).
+    async with asyncio.timeout(SEND_S):
+        if WELCOME[0] not in tuple(await call.initial_metadata() or ()):
+            await asyncio.get_running_loop().create_future()  # the reader hears why
     while True:
         frame = frame_of(await beats.next())
         async with asyncio.timeout(SEND_S):

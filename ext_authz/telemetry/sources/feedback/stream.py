@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 KIND = "stream"
 SERVICE = "ext_authz.feedback.v1.Feedback"
 METHOD = f"/{SERVICE}/Stream"
+WELCOME = (("gate", "1"),)
+"""Initial metadata of a stream whose agent is let in."""
 
 MAX_FRAME_BYTES = MAX_BYTES + 16
 MAX_GARBAGE = 10
@@ -136,6 +138,7 @@ class FeedbackServer:
             intake.meet(peer, self._clock.now())
         except TelemetryError as error:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        await context.send_initial_metadata(WELCOME)
         session = _Session(peer, intake, emit, self._clock, self._settings)
         acknowledging = asyncio.ensure_future(session.acknowledge(context))
         try:
