@@ -20,7 +20,6 @@ from pathlib import Path
 
 import yaml
 
-from loadtest import edge
 from loadtest.compare import real_triton, real_vllm
 from loadtest.compare.comparing import line, unstarved
 from loadtest.compare.machine import Meter, commit
@@ -29,16 +28,24 @@ from loadtest.compare.outcome import MEASURES, Run, write
 from loadtest.compare.playing import MISSED, late_p99_s, start_k6
 from loadtest.compare.rate import best_rate
 from loadtest.compare.real_server import Real
+from loadtest.compare.real_variants import (
+    POOL,
+    Told,
+    gated,
+    limited,
+    shadowed,
+    tolerant,
+    ungated,
+)
 from loadtest.compare.stack import PORTS, gate_config, wait_fresh
 from loadtest.compare.summary import as_json, summary
 from loadtest.compare.tables import markdown, of_scenario
 from loadtest.compare.tries import read
-from loadtest.compare.variants import NOTHING, STATIC, TITLES, Variant, product
+from loadtest.compare.variants import STATIC
 from loadtest.parts import rendered, start_envoy, start_gate, unanswered_checks
 from loadtest.processes import end_with_what_was_started, free_port
 
 BUILD = Path("build")
-POOL = "primary"
 LOOK_S = 0.25
 # Limits that are tried, as parts of what the server is best with when there is no promise.
 TRIED = (0.5, 1.0, 1.5, 2.0)
@@ -47,33 +54,14 @@ TRIED = (0.5, 1.0, 1.5, 2.0)
 BACKENDS = {"triton": real_triton.start, "vllm": real_vllm.start}
 
 
-def ungated() -> Variant:
-    """Envoy lets everything pass."""
-
-    def change(config: edge.Config) -> edge.Config:
-        return edge.with_split(edge.without_gate(config), {POOL: 1.0})
-
-    return Variant(NOTHING, TITLES[NOTHING], change)
-
-
-def limited(real: Real, limit: int) -> Variant:
-    """So many in flight at most, and what is late is cut off."""
-
-    def change(config: edge.Config) -> edge.Config:
-        config = edge.with_static_limit(config, {POOL: limit}, {POOL: 1.0})
-        return edge.with_timeouts(config, {"/": real.scenario.slo_s})
-
-    return Variant(STATIC, TITLES[STATIC], change, limit=limit)
-
-
-def play(real: Real, variant: Variant, round_: int) -> Run:
+def play(real: Real, told: Told, round_: int) -> Run:
     """One run from beginning to end, its seed that of its round."""
-    scenario, at_unix_s = real.scenario, time.time()
+    scenario, variant, at_unix_s = real.scenario, told.variant, time.time()
     with tempfile.TemporaryDirectory(prefix="loadtest-") as folder, ExitStack() as stack:
         work = Path(folder)
         ports = {name: free_port() for name in PORTS}
         config = gate_config(scenario, {POOL: [real.server.url]}, ports)
-        config["admission_control"]["pools"] = [{"name": POOL, **real.pool}]
+        config["admission_control"] |= {"pools": [{"name": POOL, **real.pool}], **told.gate}
         path = work / "gate.yaml"
         path.write_text(yaml.safe_dump(config, sort_keys=False))
         admin_url = f"http://127.0.0.1:{ports['admin']}"
@@ -114,28 +102,31 @@ def play(real: Real, variant: Variant, round_: int) -> Run:
 def compare(name: str, rounds: int, build: Path) -> list[Run]:
     """Play all variants before the server called `name`, in turn. The limit is the best of those
     that the first round tries."""
-    runs: list[Run] = []
-
-    def played(variant: Variant, round_: int) -> Run:
-        run = unstarved(partial(play, real, variant, round_))
-        say(line(run))
-        return run
-
     with tempfile.TemporaryDirectory(prefix="loadtest-") as folder, ExitStack() as stack:
         real = BACKENDS[name](Path(folder), stack)
         best_rps = best_rate(f"{real.server.url}{real.path}", real.body, real.at_once)
         say(f"{name}: at its best {best_rps:.1f} requests a second, {real.at_once} at once")
         real = replace(real, scenario=replace(real.scenario, capacity_rps=round(best_rps, 1)))
         limits = sorted({max(1, round(part * real.at_once)) for part in TRIED})
-        tried = {limit: played(limited(real, limit), 1) for limit in limits}
+        tried = {limit: _played(real, limited(real, limit), 1) for limit in limits}
         best = max(tried, key=lambda limit: tried[limit].measured.goodput_rps)
         say(f"{name}: its best limit is {best}")
+        runs = [tried[best]]
+        tolerated = tolerant(1.0 - (tried[best].measured.efficiency or 0.0))
         for round_ in range(1, rounds + 1):
-            again = tried[best] if round_ == 1 else played(limited(real, best), round_)
-            for run in (again, played(ungated(), round_), played(product(), round_)):
-                write(run, build / "loadtest" / "real")
-                runs.append(run)
+            others = (ungated(), limited(real, best), shadowed(real, best), gated(), tolerated)
+            for told in others:
+                if told is not None and (told.variant.name != STATIC or round_ > 1):
+                    runs.append(_played(real, told, round_))
+    for run in runs:
+        write(run, build / "loadtest" / "real")
     return runs
+
+
+def _played(real: Real, told: Told, round_: int) -> Run:
+    run = unstarved(partial(play, real, told, round_))
+    say(line(run))
+    return run
 
 
 def say(text: str) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 from loadtest.compare.summary import Row, Rows
 from loadtest.compare.targets import Speed, Target, Verdict
-from loadtest.compare.variants import STATIC, TITLES
+from loadtest.compare.variants import STATIC, TITLES, TITLES_BEFORE_REAL
 
 NONE = "-"
+ALL_TITLES = {**TITLES, **TITLES_BEFORE_REAL}
 # Of each figure its words and how it is written. Goodput and its ratio come before these.
 COLUMNS = (
     ("kept", "efficiency", "{:.3f}"),
@@ -49,7 +50,7 @@ def of_scenario(variants: Mapping[str, Row]) -> Table:
         ratio = f"{goodput_rps.median / best_rps:.2f}" if best_rps else NONE
         limit = NONE if row.shown.limit is None else f"{row.shown.limit:g}"
         cells = [_cell(row, figure, form) for _, figure, form in columns]
-        title = TITLES.get(name, name) + ("*" if row.starved else "")
+        title = ALL_TITLES.get(name, name) + ("*" if row.starved else "")
         rows.append([title, _cell(row, "goodput_rps", "{:.1f}"), ratio, *cells, limit])
     return Table(head, rows)
 

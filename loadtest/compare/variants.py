@@ -32,6 +32,12 @@ TITLES = {
     PRODUCT: "ext-authz",
 }
 NAMES = tuple(TITLES)
+# Before real servers only, see `real_variants`.
+SHADOWED, TOLERANT = "static_limit_shadowed", "product_tolerant"
+TITLES_BEFORE_REAL = {
+    SHADOWED: "best static limit, and the gate in shadow",
+    TOLERANT: "ext-authz that may be late as often as the best static limit",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from aiohttp import web
 from loadtest.compare import rate, real_triton, real_vllm
 from loadtest.compare.plans import plan_of
 from loadtest.compare.rate import _best_rate
-from loadtest.compare.real import BACKENDS, POOL, limited, main, ungated
+from loadtest.compare.real import BACKENDS, main
 from loadtest.compare.real_server import Real
+from loadtest.compare.real_variants import POOL, limited, shadowed, tolerant, ungated
 from tests.support.ports import free_port
 
 
@@ -90,7 +91,7 @@ def _config() -> dict[str, Any]:
 def test_a_limit_is_a_breaker_and_a_timeout() -> None:
     """So many in flight, as long as the promise lasts."""
     real = Real(real_triton.SCENARIO, Somewhere(), {}, {}, "/x", {}, 8)
-    variant = limited(real, 6)
+    variant = limited(real, 6).variant
     changed = variant.change(_config())
     (cluster,) = changed["static_resources"]["clusters"]
     (threshold,) = cluster["circuit_breakers"]["thresholds"]
@@ -103,10 +104,36 @@ def test_a_limit_is_a_breaker_and_a_timeout() -> None:
 
 def test_without_the_gate_everything_goes_to_the_one_pool() -> None:
     """And nobody is asked."""
-    changed = ungated().change(_config())
+    changed = ungated().variant.change(_config())
     (listener,) = changed["static_resources"]["listeners"]
     made = listener["filter_chains"][0]["filters"][0]["typed_config"]
     assert [each["name"] for each in made["http_filters"]] == ["envoy.filters.http.router"]
     assert "access_log" not in made
     assert POOL in json.dumps(made["route_config"])
-    assert not ungated().gate
+    assert not ungated().variant.gate
+
+
+def test_a_gate_in_shadow_has_the_limit_and_is_asked() -> None:
+    """So that it costs what it costs, and decides nothing."""
+    real = Real(real_triton.SCENARIO, Somewhere(), {}, {}, "/x", {}, 8)
+    told = shadowed(real, 6)
+    changed = told.variant.change(_config())
+    (cluster,) = changed["static_resources"]["clusters"]
+    assert cluster["circuit_breakers"]["thresholds"][0]["max_requests"] == 6
+    (listener,) = changed["static_resources"]["listeners"]
+    made = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    assert made["http_filters"][0]["name"] == "x"
+    assert made["access_log"] == [1]
+    assert told.variant.gate
+    assert told.gate == {"enforcement": "shadow"}
+
+
+@pytest.mark.parametrize(
+    ("broken_ratio", "allowed"), [(0.0, None), (0.01, None), (0.2106, 0.211), (0.9, 0.5)]
+)
+def test_as_late_as_the_limit(broken_ratio: float, allowed: float | None) -> None:
+    """Where the limit breaks more promises than the gate may, the gate is allowed as many."""
+    told = tolerant(broken_ratio)
+    assert (told.gate if told else None) == (
+        {"learning": {"target_violations": allowed}} if allowed else None
+    )
