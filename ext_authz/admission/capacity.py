@@ -39,4 +39,4 @@ def judged(reservation: Reservation, kept: bool) -> None:
     """A request with a promise is over."""
     stay, endpoint = reservation.stay, reservation.endpoint
     endpoint.knee.judged(kept)
-    endpoint.trials.judged(kept, stay is not None and stay.trial)
+    endpoint.trials.judged(kept, None if stay is None else stay.tried)

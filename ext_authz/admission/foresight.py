@@ -80,7 +80,7 @@ def begin(view: View, configured_s: float, now: float) -> tuple[Stay, float]:
     if view.spared is not None:
         stay.spared = view.spared
     if view.trial:
-        stay.trial = True
+        stay.tried = view.risk
         endpoint.trials.begun()
     elif view.forecast is not None and view.spared is None:
         stay.risk = risk = view.risk or 0.0

@@ -40,8 +40,8 @@ class Stay:
     `work` is what was expected, `most_output_tokens` the most it may put out. `lived` is the mean
     load beside it, known when it has left. `late`: it was seen to be overdue, `looks` times.
     `promised`: let in because its promise was predicted to hold; `spared`: in spite of a verdict
-    that did not count; `trial`: though it was predicted to be late. `risk` is the chance that was
-    predicted for its promise to be broken, None if none was.
+    that did not count. `risk` is the chance that was predicted for its promise to be broken, None if
+    none was; `tried` the same, where it was let in on trial.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class Stay:
         "slo_s",
         "slots",
         "spared",
-        "trial",
+        "tried",
         "work",
     )
 
@@ -86,7 +86,7 @@ class Stay:
         self.first_told = False
         self.promised = False
         self.spared: Spared | None = None
-        self.trial = False
+        self.tried: float | None = None
         self.looks = 0
 
     def lesson(self, work: Work, e2e_s: float, ttft_s: float | None) -> Lesson:

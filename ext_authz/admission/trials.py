@@ -2,8 +2,9 @@
 
 PURE. What is refused teaches nothing, so that a few bad lessons at a load that is never reached
 again would keep requests out for ever. Of the requests that keep their promise so many earn a
-trial. A trial that is late doubles the price of the next, one in time halves it: where predictions
-are right trials are next to none.
+trial. A trial that is late doubles the price of the next. One in time lowers it by as much as it
+speaks against the prediction: what was bound to be late and was not halves it, what is in time four
+times of five is no news. So where predictions are right trials are next to none, whatever they say.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ class Trials:
         """One is let in."""
         self._earned = 0.0
 
-    def judged(self, kept: bool, trial: bool) -> None:
-        """A request is over, in time or not; `trial`: it was one."""
-        if trial:
-            self._price = max(LEAST, 0.5 * self._price) if kept else min(MOST, 2.0 * self._price)
+    def judged(self, kept: bool, risk: float | None) -> None:
+        """A request is over, in time or not; `risk` is the chance to be late (0..1) that was
+        predicted of it, if it was on trial."""
+        if risk is not None:
+            # Of right predictions r x 1 - (1 - r) x r^2 doublings a trial: never below nothing.
+            price = self._price * (2.0 ** -(risk * risk) if kept else 2.0)
+            self._price = min(max(price, LEAST), MOST)
         self._earned += kept

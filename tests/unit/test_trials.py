@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from random import Random
+
+import pytest
+
 from ext_authz.admission.trials import Trials
 
 
@@ -11,9 +15,9 @@ def play(trials: Trials, requests: int, kept: bool) -> int:
     for _ in range(requests):
         if trials.due:
             trials.begun()
-            trials.judged(kept, True)
+            trials.judged(kept, 0.9)
             begun += 1
-        trials.judged(True, False)
+        trials.judged(True, None)
     return begun
 
 
@@ -21,7 +25,7 @@ def test_nothing_is_tried_before_something_went_well() -> None:
     trials = Trials()
     assert not trials.due
     for _ in range(100):
-        trials.judged(False, False)
+        trials.judged(False, None)
     assert not trials.due
 
 
@@ -40,7 +44,21 @@ def test_where_trials_are_in_time_they_soon_are_many() -> None:
 def test_a_trial_begins_once() -> None:
     trials = Trials()
     for _ in range(100):
-        trials.judged(True, False)
+        trials.judged(True, None)
     assert trials.due
     trials.begun()
     assert not trials.due
+
+
+@pytest.mark.parametrize("risk", [0.05, 0.2, 0.5, 0.9, 1.0])
+def test_where_risks_are_as_predicted_trials_are_next_to_none(risk: float) -> None:
+    """However small they are: that most trials are in time is what was predicted."""
+    trials, chance, made = Trials(), Random(1), 0
+    for _ in range(20_000):
+        if trials.due:
+            trials.begun()
+            trials.judged(chance.random() >= risk, risk)
+            made += 1
+        trials.judged(True, None)
+    # Of small risks the price climbs slowly; what they break is bounded by their smallness.
+    assert made * risk < 0.005 * 20_000
