@@ -40,8 +40,8 @@ class Stay:
     `work` is what was expected, `most_output_tokens` the most it may put out. `lived` is the mean
     load beside it, known when it has left. `late`: it was seen to be overdue, `looks` times.
     `promised`: let in because its promise was predicted to hold; `spared`: in spite of a verdict
-    that did not count. `risk` is the chance that was predicted for its promise to be broken, None if
-    none was; `tried` the same, where it was let in on trial.
+    that did not count. `risk` is the chance that was predicted for its promise to be broken, None
+    if none was; `tried` the same, where it was let in on trial.
     """
 
     __slots__ = (
