@@ -19,7 +19,7 @@ class Debts:
     """Of one pool. `horizon_s` is the time over which they are made good, `busy_s` the integral of
     the part of the pool that was in use."""
 
-    __slots__ = ("_at_s", "busy_s", "horizon_s")
+    __slots__ = ("_at_s", "busy_s", "horizon_s", "kept")
 
     def __init__(self) -> None:
         self.horizon_s = LEAST_HORIZON_S
@@ -27,10 +27,24 @@ class Debts:
         # whenever a flow changes.
         self.busy_s = 0.0
         self._at_s = 0.0
+        # Slots, for all flows together.
+        self.kept = 0.0
 
     def hold(self, held_s: float) -> None:
         """Requests hold their slots for so long."""
         self.horizon_s = held_s if held_s > LEAST_HORIZON_S else LEAST_HORIZON_S
+
+    def keep(self, flow: Flow, most: float) -> None:
+        """Keep slots for what the flow is owed, `most` of them at the most: or requests of others
+        that wait at the gate would take each one that comes free before its next one is there."""
+        slots = flow.owed_s / self.horizon_s
+        flow.due = max(0.0, slots if slots < most else most)
+        self.kept += flow.due
+
+    def let_go(self, flow: Flow) -> None:
+        """Keep nothing for it any more."""
+        self.kept -= flow.due
+        flow.due = 0.0
 
     def go_on(self, used: int, usable: float, now: float) -> None:
         """So many of the slots that can be used were held since the last time."""

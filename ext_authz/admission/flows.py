@@ -87,6 +87,7 @@ class Flow:
         "booked_grow",
         "busy_s",
         "changed",
+        "due",
         "gone",
         "growing",
         "key",
@@ -128,6 +129,8 @@ class Flow:
         # Slots it will want when it is back, while it is silent.
         self.away = 0.0
         self.owed_s = 0.0
+        # Slots kept for it beyond its share, for what it is owed.
+        self.due = 0.0
         # Where the clock of what is in use stood when it was last looked at, see `Debts`.
         self.busy_s = 0.0
         # Estimated work by the seconds a slot was held for it; work as counted by work estimated.

@@ -71,12 +71,10 @@ class Shares:
             flow = self._flows[key] = Flow(key, weight, priority, now)
             self._stale = self._stale or len(self._flows) <= FEW_FLOWS
         flow.seen_s = now
-        until_s = now + DIVISOR_S
-        active_s = flow.active_until_s
-        flow.active_until_s = until_s if until_s > active_s else active_s
-        if flow.silent or flow.booked is None or flow.weight != weight or (
-            flow.priority is not priority
-        ):  # fmt: skip
+        if flow.active_until_s < now + DIVISOR_S:
+            flow.active_until_s = now + DIVISOR_S
+        differs = flow.weight != weight or flow.priority is not priority
+        if differs or flow.silent or flow.booked is None:
             self._leave(flow, now)
             self._goes_away(flow, 0.0)
             self._held[flow.priority] -= flow.used
@@ -125,13 +123,13 @@ class Shares:
         borrow. Others can wait for what comes free as well, and so much less is kept for them."""
         levels = self._levels
         level = levels.of[flow.priority]
-        kept = levels.kept - (flow.room if level == flow.room_level else flow.find_room(level))
+        room = flow.room if level == flow.room_level else flow.find_room(level)
+        kept = levels.kept - room + self._debts.kept - flow.due
         if self.patience_s and not self.yielding.flows.others(flow.key, flow.seen_s):
             kept -= self._usual.freed(self.used + kept, self.patience_s)
         free = self.usable - load - (kept if kept > 0.0 else 0.0)
         borrowed = flow.used + free
-        within = flow.wanted if level == inf else self.within(flow)
-        within = within if within > 1.0 else 1.0
+        within = self.within(flow)
         return within if within > borrowed else borrowed
 
     def stand_back(self, flow: Flow, now: float) -> StandBack | None:
@@ -182,8 +180,7 @@ class Shares:
         self.used -= 1
         self._held[flow.priority] -= 1
         self._take(flow, now)
-        if flow.armed_s == inf:
-            # It was silent while it held something.
+        if flow.armed_s == inf:  # it was silent while it held something
             self._arm(flow, flow.active_until_s)
 
     def refused(
@@ -230,6 +227,7 @@ class Shares:
         levels, debts = self._levels, self._debts
         level = levels.of[flow.priority]
         levels.kept -= flow.room if level == flow.room_level else flow.find_room(level)
+        debts.let_go(flow)
         debts.go_on(self.used, self.usable, now)
         presses = level < inf and seconds > 0.0 and flow.is_pressing(now)
         if presses and self.yielding.flows.others(flow.key, now):
@@ -245,7 +243,10 @@ class Shares:
             flow.slope = self._usual.slope(flow)
         levels = self._levels
         flow.want(levels.pooling, now)
-        levels.kept += flow.find_room(levels.of[flow.priority])
+        room = flow.find_room(levels.of[flow.priority])
+        levels.kept += room
+        if flow.owed_s > 0.0 and flow.is_pressing(now):
+            self._debts.keep(flow, flow.wanted - flow.used - room)
         if not flow.changed:
             levels.change(flow)
 
@@ -254,8 +255,7 @@ class Shares:
         if self._levels.enter():
             self._stale = False
             self._refreshed_s = now
-        # Alone, nobody has to share.
-        shared = self.yielding.flows.both(now)
+        shared = self.yielding.flows.both(now)  # alone, nobody has to share
         self.usable = self.fullness.usable(self.slots, now) if shared else float(self.slots)
         self._levels.find(self.usable, self.rules.class_floor_ratio)
 

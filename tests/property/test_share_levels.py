@@ -179,6 +179,8 @@ def test_the_books_of_flows_always_agree(
         kept = shares._levels.kept
         rooms = [f.find_room(shares._levels.of[f.priority]) for f in flows]
         assert kept == pytest.approx(sum(rooms), rel=0.05, abs=0.1)
+        assert all(0.0 <= f.due <= max(0.0, f.wanted - f.used) for f in flows)
+        assert shares._debts.kept == pytest.approx(sum(f.due for f in flows), abs=1e-9)
 
 
 @settings(deadline=None)

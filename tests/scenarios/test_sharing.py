@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ext_authz.model import Reason, Verdict
 from ext_authz.settings import PriorityClass
+from loadtest.scenarios.play import guarded
+from loadtest.scenarios.table import SCENARIOS
 from tests.support.world import World, pool, request_type, settings, tenant
 
 HIGH = request_type("high", priority=PriorityClass.HIGH)
@@ -56,6 +60,20 @@ def test_weights_under_backlog(weights: tuple[float, float], rates: tuple[float,
     got = [world.tallies[name].slot_seconds for name in ("a", "b")]
     assert got[0] / sum(got) == pytest.approx(weights[0] / sum(weights), rel=0.05)
     assert sum(got) > 0.9 * 16 * 120
+
+
+def test_those_that_wait_take_no_slot_that_another_is_owed() -> None:
+    """A large flow nearly always has a request waiting at the gate, a small one mostly is between
+    two; a slot that comes free is the small one's all the same when it is owed one."""
+    backlog = SCENARIOS["weight change"]
+    three_to_one = {**backlog.config, "tenants": {"a": {"weight": 3}, "b": {}}}
+    scenario = replace(backlog, config=three_to_one, turns=())
+    held_s = {"a": 0.0, "b": 0.0}
+    for seed in (1, 2, 3, 4):
+        for life in guarded(scenario, seed).records.lives:
+            if life.ok and life.ended_s > 5.0:
+                held_s[life.client.who] += life.ended_s - life.began_s
+    assert held_s["b"] / sum(held_s.values()) == pytest.approx(0.25, rel=0.02)
 
 
 def test_a_weight_of_a_tenth_is_never_starved() -> None:
