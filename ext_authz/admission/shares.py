@@ -71,8 +71,7 @@ class Shares:
             flow = self._flows[key] = Flow(key, weight, priority, now)
             self._stale = self._stale or len(self._flows) <= FEW_FLOWS
         flow.seen_s = now
-        if flow.active_until_s < now + DIVISOR_S:
-            flow.active_until_s = now + DIVISOR_S
+        flow.active_until_s = max(flow.active_until_s, now + DIVISOR_S)
         differs = flow.weight != weight or flow.priority is not priority
         if differs or flow.silent or flow.booked is None:
             self._leave(flow, now)
