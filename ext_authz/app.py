@@ -64,7 +64,7 @@ def grpc_host(
     taps: TapService,
 ) -> Host:
     """The default."""
-    return GrpcHost(settings, wire, checks.check, sink, taps)
+    return GrpcHost(settings, wire, checks, sink, taps)
 
 
 def decision_ids() -> Iterator[str]:

@@ -21,7 +21,7 @@ from ext_authz.serving.asgi_answers import (
     send_headers,
 )
 from ext_authz.serving.asgi_health import Health
-from ext_authz.serving.cohort import Cohorts
+from ext_authz.serving.cohort import Checks, Cohorts
 from ext_authz.serving.collecting import Collecting
 from ext_authz.serving.departures import Departures
 from ext_authz.serving.grpc_frames import (
@@ -42,16 +42,6 @@ log = logging.getLogger(__name__)
 Scope = dict[str, Any]
 Headers = dict[bytes, bytes]
 Method = Callable[[Headers, Receive, Send], Awaitable[None]]
-
-
-class Checks(Protocol):
-    """`CheckService`, as a host sees it."""
-
-    async def check(self, request: bytes, remaining_s: float | None) -> bytes:
-        """The answer to a Check."""
-
-    def unsent(self, answer: bytes) -> None:
-        """The caller had left before `answer` could be sent."""
 
 
 class Door(Protocol):
@@ -94,7 +84,7 @@ class AsgiHost:
         self._door = door
         self._settings = settings
         self._checks = checks
-        self._cohorts = Cohorts(checks.check)
+        self._cohorts = Cohorts(checks)
         self._sink = sink
         self._taps = taps
         self._streams = Streams()
@@ -176,6 +166,7 @@ class AsgiHost:
         try:
             answer = await deciding
         except asyncio.CancelledError:
+            self._cohorts.forsake(deciding)
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise

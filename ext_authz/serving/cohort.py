@@ -9,7 +9,8 @@ gathered are decided in one go. With nothing else to do, the turns take some ten
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Generator
+from functools import partial
 from typing import Any, Protocol
 
 # Turns without a newcomer after which nobody is waited for any more, and the calls that are
@@ -20,7 +21,15 @@ ENOUGH = 16
 # them: with a hundred endpoints to scrape each can take a millisecond.
 LONGEST_S = 0.0005
 
-Check = Callable[[bytes, float | None], Awaitable[bytes]]
+
+class Checks(Protocol):
+    """`CheckService`, as a host sees it."""
+
+    async def check(self, request: bytes, remaining_s: float | None) -> bytes:
+        """The answer to a Check."""
+
+    def unsent(self, answer: bytes) -> None:
+        """The caller had left before `answer` could be sent."""
 
 
 class Deadline(Protocol):
@@ -31,15 +40,15 @@ class Deadline(Protocol):
 
 
 class Cohorts:
-    """Calls `check` for requests in small groups.
+    """Calls `checks.check` for requests in small groups.
 
     A task for every call would cost as much as a tenth of its decision, so up to its first wait a
     check runs outside of any: it must not ask for the current task (`asyncio.timeout` does)
     before it has waited once.
     """
 
-    def __init__(self, check: Check) -> None:
-        self._check = check
+    def __init__(self, checks: Checks) -> None:
+        self._checks = checks
         # The loop itself keeps no task alive.
         self._deciding: set[asyncio.Task[None]] = set()
         self._waiting: list[tuple[bytes, Deadline, asyncio.Future[bytes]]] = []
@@ -50,10 +59,15 @@ class Cohorts:
 
         One whose caller has left meanwhile is not decided at all.
         """
-        return await self.ask(request, deadline)
+        answer = self.ask(request, deadline)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self.forsake(answer)
+            raise
 
     def ask(self, request: bytes, deadline: Deadline) -> asyncio.Future[bytes]:
-        """The same as a future, to be cancelled when the caller leaves."""
+        """The same as a future, to be forsaken when the caller leaves."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
         self._waiting.append((request, deadline, answer))
@@ -61,6 +75,11 @@ class Cohorts:
             self._until_s = loop.time() + LONGEST_S
             loop.call_soon(self._turn, loop, 1, QUIET_TURNS)
         return answer
+
+    def forsake(self, answer: asyncio.Future[bytes]) -> None:
+        """The caller has left. What was decided in the same moment never begins."""
+        if not answer.cancel() and not answer.cancelled() and answer.exception() is None:
+            self._checks.unsent(answer.result())
 
     def _turn(self, loop: asyncio.AbstractEventLoop, seen: int, turns: int) -> None:
         """One turn of the loop is over, after which `seen` were waiting the last time."""
@@ -88,7 +107,7 @@ class Cohorts:
     ) -> None:
         """Decide one as far as it gets without waiting, which is nearly always to its end."""
         try:
-            checking = self._check(request, deadline.time_remaining()).__await__()
+            checking = self._checks.check(request, deadline.time_remaining()).__await__()
             waits_for = next(checking)
         except StopIteration as decided:
             answer.set_result(decided.value)
@@ -98,11 +117,31 @@ class Cohorts:
             answer.set_exception(fault)
         else:
             # A task of its own: one that has to wait must not hold up the others.
-            task = loop.create_task(_finish(_Begun(checking, waits_for), answer))
+            task = loop.create_task(self._finish(_Begun(checking, waits_for), answer))
             self._deciding.add(task)
             task.add_done_callback(self._deciding.discard)
             # Whoever leaves while he waits is not to be decided any more.
-            answer.add_done_callback(lambda done: done.cancelled() and task.cancel())
+            answer.add_done_callback(partial(_end, task))
+
+    async def _finish(self, begun: _Begun, answer: asyncio.Future[bytes]) -> None:
+        try:
+            decided = await begun
+        except asyncio.CancelledError:
+            answer.cancel()
+            raise
+        except Exception as fault:
+            if not answer.done():
+                answer.set_exception(fault)
+        else:
+            if answer.done():
+                self._checks.unsent(decided)
+            else:
+                answer.set_result(decided)
+
+
+def _end(task: asyncio.Task[None], answer: asyncio.Future[bytes]) -> None:
+    if answer.cancelled():
+        task.cancel()
 
 
 class _Begun:
@@ -124,17 +163,3 @@ class _Begun:
             yield self._waits_for
         rest: bytes = yield from self._begun
         return rest
-
-
-async def _finish(begun: _Begun, answer: asyncio.Future[bytes]) -> None:
-    try:
-        decided = await begun
-    except asyncio.CancelledError:
-        answer.cancel()
-        raise
-    except Exception as fault:
-        if not answer.done():
-            answer.set_exception(fault)
-    else:
-        if not answer.done():
-            answer.set_result(decided)

@@ -14,7 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from ext_authz.serving.access_log import AccessLogSink
-from ext_authz.serving.cohort import Check, Cohorts
+from ext_authz.serving.cohort import Checks, Cohorts
 from ext_authz.serving.collecting import Collecting
 from ext_authz.serving.services import ACCESS_LOG, AUTHORIZATION, TAP
 from ext_authz.serving.streams import Streams
@@ -52,18 +52,18 @@ def options(settings: ServerSettings) -> list[tuple[str, int]]:
 
 
 class GrpcHost:
-    """Serves one `check`, one access-log sink and one tap until drained."""
+    """Serves Checks, one access-log sink and one tap until drained."""
 
     def __init__(
         self,
         settings: ServerSettings,
         wire: Wire,
-        check: Check,
+        checks: Checks,
         sink: AccessLogSink,
         taps: TapService,
     ) -> None:
         self._settings = settings
-        cohorts = Cohorts(check)
+        cohorts = Cohorts(checks)
         self._sink = sink
         self._taps = taps
         self._streams = Streams()

@@ -50,7 +50,7 @@ class TappedGate:
         sink = AccessLogSink(self.gate, codec, clock)
         taps = TapService(self.gate, codec, clock)
         checks = CheckService(self.gate, codec, clock)
-        self.host = GrpcHost(settings.server, wire, checks.check, sink, taps)
+        self.host = GrpcHost(settings.server, wire, checks, sink, taps)
 
     def tapped(self, result: TapResult) -> int:
         """Tapped answers of which that became."""

@@ -25,8 +25,9 @@ class Recorder:
     def __init__(self) -> None:
         self.events: list[str] = []
         self.remaining: list[float | None] = []
+        self.unsent_answers: list[bytes] = []
         self.release = asyncio.Event()
-        self.cohorts = Cohorts(self.check)
+        self.cohorts = Cohorts(self)
 
     async def check(self, request: bytes, remaining_s: float | None) -> bytes:
         self.events.append(f"decide {request.decode()}")
@@ -42,6 +43,9 @@ class Recorder:
         if request.startswith(b"cancel"):
             raise asyncio.CancelledError
         return request.upper()
+
+    def unsent(self, answer: bytes) -> None:
+        self.unsent_answers.append(answer)
 
     async def call(self, request: bytes) -> bytes:
         answer = await self.cohorts.check(request, Caller())
@@ -149,6 +153,37 @@ async def test_who_leaves_while_it_is_decided() -> None:
     recorder.release.set()
     assert await recorder.call(b"b") == b"B"
     assert leaves.cancelled()
+
+
+async def test_who_leaves_as_it_is_decided_is_told_of() -> None:
+    """The answer is there and nobody takes it: what it lets in is not to be waited for."""
+    recorder = Recorder()
+    at_once = asyncio.ensure_future(recorder.call(b"a"))
+    while "decide a" not in recorder.events:
+        await asyncio.sleep(0)
+    at_once.cancel()
+    later = recorder.cohorts.ask(b"later", Caller())
+    while "decide later" not in recorder.events:
+        await asyncio.sleep(0)
+    recorder.release.set()
+    while not later.done():
+        await asyncio.sleep(0)
+    recorder.cohorts.forsake(later)
+    await asyncio.gather(at_once, return_exceptions=True)
+    assert at_once.cancelled()
+    assert recorder.unsent_answers == [b"A", b"LATER"]
+
+
+async def test_an_answer_that_was_taken_is_not_told_of() -> None:
+    """Nor one that never came."""
+    recorder = Recorder()
+    await recorder.call(b"a")
+    waits = asyncio.ensure_future(recorder.call(b"wait"))
+    while "decide wait" not in recorder.events:
+        await asyncio.sleep(0)
+    waits.cancel()
+    await asyncio.gather(waits, return_exceptions=True)
+    assert recorder.unsent_answers == []
 
 
 async def test_time_is_read_when_decided() -> None:

@@ -124,7 +124,7 @@ async def test_whoever_leaves_a_cohort_while_he_waits_is_forgotten() -> None:
     """The host cancels the call; the task that waits for its decision ends with it."""
     service = holding()
     await full(service)
-    cohorts = Cohorts(service.checks.check)
+    cohorts = Cohorts(service.checks)
     call = asyncio.ensure_future(cohorts.check(chat(request_id="held"), Caller()))
     for _ in range(20):
         await asyncio.sleep(0)
@@ -164,7 +164,7 @@ async def test_over_real_grpc_a_call_that_leaves_is_forgotten_and_a_late_one_is_
     offset_s = service.clock.now() - SystemClock().now()
     wired._clock = wired._waiters._clock = Shifted(offset_s)
     server = make_settings(grpc_listen="127.0.0.1:0").server
-    host = GrpcHost(server, WIRE, wired.check, service.sink, service.taps)
+    host = GrpcHost(server, WIRE, wired, service.sink, service.taps)
     port = await host.start()
     async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         check = channel.unary_unary(f"/{AUTHORIZATION}/Check")
