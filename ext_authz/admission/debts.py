@@ -34,12 +34,13 @@ class Debts:
         """Requests hold their slots for so long."""
         self.horizon_s = held_s if held_s > LEAST_HORIZON_S else LEAST_HORIZON_S
 
-    def keep(self, flow: Flow, most: float) -> None:
-        """Keep slots for what the flow is owed, `most` of them at the most: or requests of others
-        that wait at the gate would take each one that comes free before its next one is there."""
-        slots = flow.owed_s / self.horizon_s
-        flow.due = max(0.0, slots if slots < most else most)
-        self.kept += flow.due
+    def keep(self, flow: Flow, most: float, room: float) -> None:
+        """Keep slots for what the flow is owed: or requests of others that wait at the gate would
+        take each one that comes free before its next one is there. It may begin `most` more, and
+        `room` is kept for them anyhow; of less than a half nobody has any use."""
+        if most >= 0.5:
+            flow.due = max(0.0, min(flow.owed_s / self.horizon_s, most - room))
+            self.kept += flow.due
 
     def let_go(self, flow: Flow) -> None:
         """Keep nothing for it any more."""

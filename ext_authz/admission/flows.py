@@ -103,6 +103,7 @@ class Flow:
         "room",
         "room_level",
         "seen_s",
+        "short_s",
         "silent",
         "since_s",
         "slope",
@@ -142,6 +143,8 @@ class Flow:
         self.at_s = now
         self.silent = False
         self.refused_s = -inf
+        # When it was last refused for want of a slot, or for its share; set by who refuses it.
+        self.short_s = -inf
         self.active_until_s = 0.0
         # When `Shares` is to look at it next.
         self.armed_s = inf

@@ -23,6 +23,7 @@ from ext_authz.model import Decision, Reason, RetryHint
 from ext_authz.overload import Demotion, RetryRules
 from ext_authz.settings import Tenant
 
+FOR_SLOTS = frozenset({Reason.AT_CAPACITY, Reason.OVER_SHARE})
 STANDING_BACK = frozenset({Reason.YIELDING, Reason.PAUSED})
 # Stands in for the mean execution in a retry hint while nothing has finished yet.
 UNKNOWN_EXECUTION_S = 1.0
@@ -59,6 +60,8 @@ class Refuser:
             least_s = shares.yielding.delay_s(view.flow, shares.rules, now)
             prospect = replace(prospect, wait_s=max(prospect.wait_s, least_s))
         retry, record = self._retry(ask.tenant, ask.caller, prospect, now)
+        if view is not None and reason in FOR_SLOTS:
+            view.flow.short_s = now
         pressed(view, now, retry)
         if view is not None:
             record.waiting = 0

@@ -244,8 +244,9 @@ class Shares:
         flow.want(levels.pooling, now)
         room = flow.find_room(levels.of[flow.priority])
         levels.kept += room
-        if flow.owed_s > 0.0 and flow.is_pressing(now):
-            self._debts.keep(flow, flow.wanted - flow.used - room)
+        if flow.owed_s > 0.0 and now - flow.short_s < PRESSURE_S:
+            within = self.within(flow)
+            self._debts.keep(flow, min(within, flow.wanted) - flow.used, room)
         if not flow.changed:
             levels.change(flow)
 

@@ -166,6 +166,8 @@ def test_the_books_of_flows_always_agree(
         elif kind == "release" and held:
             shares.released(held.pop(index % len(held)), now)
         elif kind == "refuse":
+            if index % 2:
+                flow.short_s = now
             shares.refused(flow, RetryHint(step, 0.0), now)
         elif kind == "work":
             shares.worked(flow, 100.0 * (1 + index), step, now)
@@ -180,6 +182,7 @@ def test_the_books_of_flows_always_agree(
         rooms = [f.find_room(shares._levels.of[f.priority]) for f in flows]
         assert kept == pytest.approx(sum(rooms), rel=0.05, abs=0.1)
         assert all(0.0 <= f.due <= max(0.0, f.wanted - f.used) for f in flows)
+        assert flow.due == 0.0 or flow.used + 0.5 <= shares.within(flow) + 1e-9
         assert shares._debts.kept == pytest.approx(sum(f.due for f in flows), abs=1e-9)
 
 

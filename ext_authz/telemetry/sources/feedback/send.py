@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 SEND_S = 5.0
 """A gate that takes no heartbeat for this long is as good as gone."""
 
+WELCOME_S = 1.0
+"""How long a gate has to let an agent in before it is written to all the same."""
+
 SILENCE_S = 1.0
 """With nothing new to tell a heartbeat is still sent this often: the ages in it say the rest."""
 
@@ -175,15 +178,23 @@ def sender_for(url: str, token_file: Path | None) -> Sender:
 
 
 async def _write(call: Any, beats: Beats) -> None:
-    # Not before the gate has let us in: of a write that meets a refusal grpc.aio makes "INTERNAL"
-    # in place of what the gate said (grpc/grpc#36066).
-    async with asyncio.timeout(SEND_S):
-        if WELCOME[0] not in tuple(await call.initial_metadata() or ()):
-            await asyncio.get_running_loop().create_future()  # the reader hears why
+    await _let_in(call)
     while True:
         frame = frame_of(await beats.next())
         async with asyncio.timeout(SEND_S):
             await call.write(frame)
+
+
+async def _let_in(call: Any) -> None:
+    """Until the gate says that it hears us, or has had time to say that it does not, which the
+    reader hears: of a write that meets a refusal grpc.aio makes "INTERNAL" in place of what the
+    gate said (grpc/grpc#36066). A gate that says nothing, or a hop that keeps it to itself, is
+    written to all the same."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(WELCOME_S):
+            told = await call.initial_metadata()
+            if all(key != WELCOME[0][0] for key, _ in told or ()):
+                await asyncio.get_running_loop().create_future()
 
 
 async def _read(call: Any, beats: Beats) -> None:

@@ -138,10 +138,10 @@ class FeedbackServer:
             intake.meet(peer, self._clock.now())
         except TelemetryError as error:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-        await context.send_initial_metadata(WELCOME)
         session = _Session(peer, intake, emit, self._clock, self._settings)
         acknowledging = asyncio.ensure_future(session.acknowledge(context))
         try:
+            await context.send_initial_metadata(WELCOME)
             code, why = await session.read(frames)
         finally:
             acknowledging.cancel()
