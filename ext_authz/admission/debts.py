@@ -13,15 +13,19 @@ from ext_authz.admission.flows import PRESSURE_S, Flow
 
 LEAST_HORIZON_S = 1.0
 OWED_RATIO = 0.25
+# A slot is kept for who is refused so many times in the time that a request holds one: it is idle
+# for an eighth of that at the most.
+SOON = 8.0
 
 
 class Debts:
     """Of one pool. `horizon_s` is the time over which they are made good, `busy_s` the integral of
     the part of the pool that was in use."""
 
-    __slots__ = ("_at_s", "busy_s", "horizon_s", "kept")
+    __slots__ = ("_at_s", "busy_s", "held_s", "horizon_s", "kept")
 
     def __init__(self) -> None:
+        self.held_s = 0.0
         self.horizon_s = LEAST_HORIZON_S
         # Not the part at the moment: requests are let in when one has just ended, so that it is low
         # whenever a flow changes.
@@ -32,13 +36,15 @@ class Debts:
 
     def hold(self, held_s: float) -> None:
         """Requests hold their slots for so long."""
+        self.held_s = held_s
         self.horizon_s = held_s if held_s > LEAST_HORIZON_S else LEAST_HORIZON_S
 
     def keep(self, flow: Flow, most: float, room: float) -> None:
         """Keep slots for what the flow is owed: or requests of others that wait at the gate would
         take each one that comes free before its next one is there. It may begin `most` more, and
-        `room` is kept for them anyhow; of less than a half nobody has any use."""
-        if most >= 0.5:
+        `room` is kept for them anyhow; of less than a half nobody has any use. Not for who comes so
+        seldom that the slot would be idle for long."""
+        if most >= 0.5 and flow.missed * self.held_s >= SOON * PRESSURE_S:
             flow.due = max(0.0, min(flow.owed_s / self.horizon_s, most - room))
             self.kept += flow.due
 

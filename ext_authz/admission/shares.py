@@ -245,8 +245,7 @@ class Shares:
         room = flow.find_room(levels.of[flow.priority])
         levels.kept += room
         if flow.owed_s > 0.0 and now - flow.short_s < PRESSURE_S:
-            within = self.within(flow)
-            self._debts.keep(flow, min(within, flow.wanted) - flow.used, room)
+            self._debts.keep(flow, min(self.within(flow), flow.wanted) - flow.used, room)
         if not flow.changed:
             levels.change(flow)
 
