@@ -4,7 +4,8 @@ PURE. What is refused teaches nothing, so that a few bad lessons at a load that 
 again would keep requests out for ever. Of the requests that keep their promise so many earn a
 trial. A trial that is late doubles the price of the next. One in time lowers it by as much as it
 speaks against the prediction: what was bound to be late and was not halves it, what is in time four
-times of five is no news. So where predictions are right trials are next to none, whatever they say.
+times of five is no news. So where predictions are right trials become rare, the faster the more
+likely they are to be late.
 """
 
 from __future__ import annotations

@@ -75,10 +75,11 @@ def shadowed(real: Real, limit: int) -> Told:
 
 
 def tolerant(broken_ratio: float) -> Told | None:
-    """The gate, told that as many promises may be broken as the limit breaks; None where those are
-    no more than it allows anyhow."""
+    """The gate, told that as many promises may be broken as the limit breaks, or half of them; None
+    where those are no more than it allows anyhow. The part is the variant's `limit`."""
     if broken_ratio <= USUAL_VIOLATIONS:
         return None
     allowed = round(min(broken_ratio, MOST_VIOLATIONS), 3)
-    variant = replace(product(), name=TOLERANT, title=TITLES_BEFORE_REAL[TOLERANT])
+    title = TITLES_BEFORE_REAL[TOLERANT]
+    variant = replace(product(), name=TOLERANT, title=title, limit=allowed)
     return Told(variant, {"learning": {"target_violations": allowed}})

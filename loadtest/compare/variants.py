@@ -35,8 +35,8 @@ NAMES = tuple(TITLES)
 # Before real servers only, see `real_variants`.
 SHADOWED, TOLERANT = "static_limit_shadowed", "product_tolerant"
 TITLES_BEFORE_REAL = {
-    SHADOWED: "best static limit, and the gate in shadow",
-    TOLERANT: "ext-authz that may be late as often as the best static limit",
+    SHADOWED: "that limit, and a gate in shadow",
+    TOLERANT: "ext-authz, told that so many promises may be broken",
 }
 
 

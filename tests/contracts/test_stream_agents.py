@@ -60,6 +60,37 @@ async def test_without_a_usable_token_it_does_not_listen(tmp_path: Path, content
         await server.run(Reports())
 
 
+async def test_who_is_let_in_hears_so_at_once(tmp_path: Path) -> None:
+    """Before it has said anything; who is shown out hears no such thing."""
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    async with served(StreamSettings(LISTEN, token_file=file)) as rig:
+        for token, welcome in (("secret", True), ("wrong", False)):
+            told = await rig.agent(token).initial_metadata()
+            assert ("gate" in {key for key, _ in told or ()}) is welcome
+
+
+async def test_an_agent_that_is_gone_before_it_is_let_in_takes_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or after some of those nobody would be let in."""
+    welcome, left = FeedbackServer._welcome, 3
+
+    async def gone(context: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise RuntimeError("it has left")
+        await welcome(context)
+
+    monkeypatch.setattr(FeedbackServer, "_welcome", staticmethod(gone))
+    async with served(StreamSettings(LISTEN, max_agents=2)) as rig:
+        for _ in range(3):
+            await ending(rig.agent())
+        await send(rig.agent(), heartbeat(1, 1))
+        await rig.heard(1)
+
+
 async def test_agents_speak_only_for_what_is_configured(rig: Rig) -> None:
     """Other endpoints are dropped, counted, and the agent is told so."""
     call = rig.agent()

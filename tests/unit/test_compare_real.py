@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
 
+from ext_authz.config.compile import load
 from loadtest.compare import rate, real_triton, real_vllm
 from loadtest.compare.plans import plan_of
 from loadtest.compare.rate import _best_rate
 from loadtest.compare.real import BACKENDS, main
 from loadtest.compare.real_server import Real
-from loadtest.compare.real_variants import POOL, limited, shadowed, tolerant, ungated
+from loadtest.compare.real_variants import POOL, gated, limited, shadowed, tolerant, ungated
+from loadtest.compare.stack import PORTS, gate_config
 from tests.support.ports import free_port
 
 
@@ -137,3 +141,20 @@ def test_as_late_as_the_limit(broken_ratio: float, allowed: float | None) -> Non
     assert (told.gate if told else None) == (
         {"learning": {"target_violations": allowed}} if allowed else None
     )
+
+
+def test_what_the_gate_is_told_is_what_it_does(tmp_path: Path) -> None:
+    """By the names that its configuration has, and where it has them."""
+    ports = dict.fromkeys(PORTS, 0)
+    real = Real(real_triton.SCENARIO, Somewhere(), {}, {}, "/x", {}, 8)
+    allowing = tolerant(0.2)
+    assert allowing is not None
+    read = []
+    for told in (gated(), shadowed(real, 6), allowing):
+        config = gate_config(real.scenario, {POOL: ["http://127.0.0.1:1"]}, ports)
+        config["admission_control"] |= told.gate
+        path = tmp_path / "gate.yaml"
+        path.write_text(yaml.safe_dump(config))
+        settings = load(path).settings.admission
+        read.append((settings.enforcing.everywhere.value, settings.target_violation_ratio))
+    assert read == [("enforce", 0.01), ("shadow", 0.01), ("enforce", 0.2)]

@@ -141,7 +141,7 @@ class FeedbackServer:
         session = _Session(peer, intake, emit, self._clock, self._settings)
         acknowledging = asyncio.ensure_future(session.acknowledge(context))
         try:
-            await context.send_initial_metadata(WELCOME)
+            await self._welcome(context)
             code, why = await session.read(frames)
         finally:
             acknowledging.cancel()
@@ -150,6 +150,10 @@ class FeedbackServer:
         if why:
             log.warning("agent %s: stream ended: %s", context.peer(), why)
             await context.abort(code, why)
+
+    @staticmethod
+    async def _welcome(context: Any) -> None:
+        await context.send_initial_metadata(WELCOME)
 
 
 class _Session:
