@@ -67,7 +67,9 @@ other settings of the two that have some.
 """
 
 REAL = """A real model server, with a tiny model on the CPU of the machine that also runs the load:
-`make loadtest BACKEND={name}`, with more to do than it can."""
+`make loadtest BACKEND={name}`, with more to do than it can. It shares the cores with the gate: what
+that costs it is what the limit serves less with a gate *in shadow*, which is asked and refuses
+nothing."""
 
 
 @dataclass(frozen=True, slots=True)
