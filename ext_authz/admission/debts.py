@@ -19,8 +19,9 @@ SOON = 8.0
 
 
 class Debts:
-    """Of one pool. `horizon_s` is the time over which they are made good, `busy_s` the integral of
-    the part of the pool that was in use."""
+    """Of one pool. Requests hold a slot for `held_s`, debts are made good over `horizon_s`;
+    `busy_s` is the integral of the part of the pool that was in use, `kept` the slots that are
+    kept for all flows together."""
 
     __slots__ = ("_at_s", "busy_s", "held_s", "horizon_s", "kept")
 
@@ -31,7 +32,6 @@ class Debts:
         # whenever a flow changes.
         self.busy_s = 0.0
         self._at_s = 0.0
-        # Slots, for all flows together.
         self.kept = 0.0
 
     def hold(self, held_s: float) -> None:

@@ -226,7 +226,8 @@ class Shares:
         levels, debts = self._levels, self._debts
         level = levels.of[flow.priority]
         levels.kept -= flow.room if level == flow.room_level else flow.find_room(level)
-        debts.let_go(flow)
+        if flow.due:
+            debts.let_go(flow)
         debts.go_on(self.used, self.usable, now)
         presses = level < inf and seconds > 0.0 and flow.is_pressing(now)
         if presses and self.yielding.flows.others(flow.key, now):

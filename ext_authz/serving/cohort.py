@@ -67,7 +67,7 @@ class Cohorts:
             raise
 
     def ask(self, request: bytes, deadline: Deadline) -> asyncio.Future[bytes]:
-        """The same as a future, to be forsaken when the caller leaves."""
+        """The same as a future: cancelled when the caller leaves, or forsaken if it may be done."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
         self._waiting.append((request, deadline, answer))

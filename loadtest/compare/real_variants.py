@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ext_authz.estimation.margin import TARGET_RATIO
 from loadtest import edge
 from loadtest.compare.real_server import Real
 from loadtest.compare.variants import (
@@ -25,8 +26,8 @@ from loadtest.compare.variants import (
 )
 
 POOL = "primary"
-# What the gate may be told at most, and what it is told where nobody says anything.
-MOST_VIOLATIONS, USUAL_VIOLATIONS = 0.5, 0.01
+# What the gate may be told at most.
+MOST_VIOLATIONS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,9 @@ def shadowed(real: Real, limit: int) -> Told:
 
 
 def tolerant(broken_ratio: float) -> Told | None:
-    """The gate, told that as many promises may be broken as the limit breaks, or half of them; None
-    where those are no more than it allows anyhow. The part is the variant's `limit`."""
-    if broken_ratio <= USUAL_VIOLATIONS:
+    """The gate, told that as many promises may be broken as the limit breaks, but no more than
+    half; None where those are no more than it allows anyhow. That part is the variant's `limit`."""
+    if broken_ratio <= TARGET_RATIO:
         return None
     allowed = round(min(broken_ratio, MOST_VIOLATIONS), 3)
     title = TITLES_BEFORE_REAL[TOLERANT]

@@ -14,6 +14,7 @@ import pytest
 from grpc import aio
 
 from ext_authz.errors import TelemetryError
+from ext_authz.telemetry.sources.feedback.intake import Intake
 from ext_authz.telemetry.sources.feedback.stream import METHOD, FeedbackServer, StreamSettings
 from tests.support.feedback import HOME, ManualClock, Reports, heartbeat
 from tests.support.processes import eventually
@@ -70,25 +71,27 @@ async def test_who_is_let_in_hears_so_at_once(tmp_path: Path) -> None:
             assert ("gate" in {key for key, _ in told or ()}) is welcome
 
 
-async def test_an_agent_that_is_gone_before_it_is_let_in_takes_no_place(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+class Gone:
+    """A call whose caller has left."""
+
+    async def send_initial_metadata(self, _: object) -> None:
+        raise RuntimeError("it has left")
+
+
+async def test_an_agent_that_is_gone_before_it_is_let_in_takes_no_place() -> None:
     """Or after some of those nobody would be let in."""
-    welcome, left = FeedbackServer._welcome, 3
+    server = FeedbackServer(StreamSettings(LISTEN, max_agents=2), [HOME], ManualClock())
+    intake = Intake("stream", {HOME}, 2)
+    for _ in range(3):
+        with pytest.raises(RuntimeError):
+            await server._serve(nothing(), Gone(), intake, Reports())
+    assert intake.peers == 0
 
-    async def gone(context: Any) -> None:
-        nonlocal left
-        left -= 1
-        if left >= 0:
-            raise RuntimeError("it has left")
-        await welcome(context)
 
-    monkeypatch.setattr(FeedbackServer, "_welcome", staticmethod(gone))
-    async with served(StreamSettings(LISTEN, max_agents=2)) as rig:
-        for _ in range(3):
-            await ending(rig.agent())
-        await send(rig.agent(), heartbeat(1, 1))
-        await rig.heard(1)
+async def nothing() -> AsyncIterator[bytes]:
+    """An agent that says nothing."""
+    return
+    yield b""
 
 
 async def test_agents_speak_only_for_what_is_configured(rig: Rig) -> None:

@@ -178,6 +178,17 @@ async def test_who_leaves_as_it_is_decided_is_told_of() -> None:
     assert recorder.unsent_answers == [b"A", b"LATER"]
 
 
+async def test_who_leaves_in_the_turn_in_which_its_wait_ends_is_told_of() -> None:
+    """The decision is made before it could be stopped."""
+    recorder = Recorder()
+    answer = recorder.cohorts.ask(b"later", Caller())
+    await turns()
+    recorder.release.set()
+    answer.cancel()
+    await turns()
+    assert recorder.unsent_answers == [b"LATER"]
+
+
 async def test_an_answer_that_was_taken_is_not_told_of() -> None:
     """Nor one that never came."""
     recorder = Recorder()

@@ -193,7 +193,7 @@ async def _let_in(call: Any) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(WELCOME_S):
             told = await call.initial_metadata()
-            if all(key != WELCOME[0][0] for key, _ in told or ()):
+            if all(key != WELCOME for key, _ in told or ()):
                 await asyncio.get_running_loop().create_future()
 
 

@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 KIND = "stream"
 SERVICE = "ext_authz.feedback.v1.Feedback"
 METHOD = f"/{SERVICE}/Stream"
-WELCOME = (("gate", "1"),)
-"""Initial metadata of a stream whose agent is let in."""
+WELCOME = "gate"
+"""The key of the initial metadata of a stream whose agent is let in. Its value says nothing."""
 
 MAX_FRAME_BYTES = MAX_BYTES + 16
 MAX_GARBAGE = 10
@@ -141,7 +141,7 @@ class FeedbackServer:
         session = _Session(peer, intake, emit, self._clock, self._settings)
         acknowledging = asyncio.ensure_future(session.acknowledge(context))
         try:
-            await self._welcome(context)
+            await context.send_initial_metadata(((WELCOME, "1"),))
             code, why = await session.read(frames)
         finally:
             acknowledging.cancel()
@@ -150,10 +150,6 @@ class FeedbackServer:
         if why:
             log.warning("agent %s: stream ended: %s", context.peer(), why)
             await context.abort(code, why)
-
-    @staticmethod
-    async def _welcome(context: Any) -> None:
-        await context.send_initial_metadata(WELCOME)
 
 
 class _Session:
